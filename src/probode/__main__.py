@@ -1,0 +1,8 @@
+"""``python -m probode``: the command line."""
+
+import sys
+
+from probode.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

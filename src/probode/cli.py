@@ -1,0 +1,383 @@
+"""The command line: ``probode solve``, ``probode problems``, ``probode demo``.
+
+Exit codes: 0, success; 1, the solve did not reach the end (what there is gets printed); 2, bad
+usage or bad input.
+"""
+
+import argparse
+import dataclasses
+import json
+import math
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import jax
+import numpy as np
+from scipy.integrate import solve_ivp
+
+from probode import __version__, plotting, problems
+from probode.control import PControl, PIControl
+from probode.diffusion import DIFFUSIONS
+from probode.initial import INITIALIZATIONS
+from probode.posterior import Posterior
+from probode.precision import double_precision
+from probode.problems import InitialValueProblem
+from probode.solve import solve
+from probode.solvers import EK0, EK1, DiagonalEK1, Solver
+
+SOLVERS: dict[str, type[Solver]] = {"EK0": EK0, "EK1": EK1, "DiagonalEK1": DiagonalEK1}
+CONTROLS: dict[str, type[PControl]] = {"PI": PIControl, "P": PControl}
+
+_SHOWN = 6
+_CHEAP_SECONDS = 2.0
+_DPI = 150
+
+_EXAMPLES = {
+    "": ["problems", "solve lotka-volterra", "demo --out out"],
+    "solve": [
+        "solve lotka-volterra --plot lotka-volterra.png",
+        "solve fitzhugh-nagumo --method EK0 --order 3 --rtol 1e-4 --atol 1e-6",
+        "solve fitzhugh-nagumo --y0 -1.5 1e-2 --t-span 0 5 --filter",
+        "solve hires --order 4 --json",
+    ],
+    "problems": ["problems"],
+    "demo": ["demo", "demo --out figures"],
+}
+_EXIT_CODES = """\
+exit codes:
+  0  success
+  1  the solve did not reach the end of the interval; the result up to there is printed
+  2  bad usage or bad input
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Parameters
+    ----------
+    argv
+        The arguments after the program's name; by default those of the process.
+
+    Returns
+    -------
+    int
+        The exit code: 0, 1 (the solve did not reach the end) or 2 (bad usage or bad input).
+    """
+    arguments = sys.argv[1:] if argv is None else argv
+    try:
+        options = _parser().parse_args([_shield(argument) for argument in arguments])
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    try:
+        return options.command(options)
+    except (ValueError, TypeError, OSError, ImportError) as error:
+        text = " ".join(str(error).splitlines()[:2])
+        print(f"probode: error: {text}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("probode: interrupted", file=sys.stderr)
+        return 1
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors fit on two lines."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message}\nTry '{self.prog} --help'.\n")
+
+
+def _shield(argument: str) -> str:
+    """Keep argparse from taking a negative number such as ``-1e-3`` for an option."""
+    try:
+        float(argument)
+    except ValueError:
+        return argument
+    return f" {argument}" if argument.startswith("-") else argument
+
+
+def _help(command: str) -> dict[str, Any]:
+    """How a parser shows its examples, and the exit codes, under its options."""
+    lines = [f"  probode {example}" for example in _EXAMPLES[command]]
+    return {
+        "epilog": "\n".join(["examples:", *lines, "", _EXIT_CODES]),
+        "formatter_class": argparse.RawDescriptionHelpFormatter,
+    }
+
+
+def _parser() -> argparse.ArgumentParser:
+    text = "Probabilistic ODE solvers: solutions with error bars."
+    parser = _Parser(prog="probode", description=text, **_help(""))
+    parser.add_argument("--version", action="version", version=f"probode {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    def add(name: str, command: Callable[..., int], text: str) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=text, description=f"{text}.", **_help(name))
+        added.set_defaults(command=command)
+        return added
+
+    _add_solve_arguments(add("solve", _solve, "Solve a problem of the zoo and print a summary"))
+    add("problems", _problems, "List the zoo: the problems that can be solved by name")
+    demo = add("demo", _demo, "Solve Lotka-Volterra and draw it with its true error")
+    folder = "folder for the figure (default: %(default)s)"
+    demo.add_argument("--out", default="out", type=Path, metavar="DIR", help=folder)
+    return parser
+
+
+def _add_solve_arguments(parser: argparse.ArgumentParser) -> None:
+    def add(name: str, text: str, **options: Any) -> None:
+        if options.get("default") is not None:
+            text += " (default: %(default)s)"
+        parser.add_argument(name, help=text, **options)
+
+    add("problem", "name of the problem; 'probode problems' lists them", metavar="PROBLEM")
+    add("--method", "solver", choices=list(SOLVERS), default="EK1")
+    add("--order", "order of the prior, 1 to 11", type=int, default=5, metavar="Q")
+    add("--diffusion", "diffusion model", choices=list(DIFFUSIONS), default="dynamic")
+    add("--rtol", "relative tolerance", type=float, default=1e-6)
+    add("--atol", "absolute tolerance", type=float, default=1e-9)
+    add("--control", "step size control", choices=list(CONTROLS), default="PI")
+    add("--initialization", "start of the solver", choices=list(INITIALIZATIONS), default="taylor")
+    add("--t-span", "interval (default: the problem's)", type=float, nargs=2, metavar=("T0", "T1"))
+    add("--y0", "initial value (default: the problem's)", type=float, nargs="+", metavar="Y")
+    add("--max-steps", "stop after so many steps (default: no bound)", type=int, metavar="N")
+    add("--time-limit", "stop after so many seconds (default: none)", type=float, metavar="S")
+    add("--filter", "condition on the past only: no smoothing", action="store_true")
+    add("--plot", "write a figure, such as out.png or out.pdf", type=Path, metavar="FILE")
+    add("--json", "print the summary as one JSON object", action="store_true")
+
+
+def _problems(options: argparse.Namespace) -> int:
+    zoo = [problems.get(name) for name in problems.names()]
+    width = max(len(problem.name) for problem in zoo)
+    for problem in zoo:
+        kind = "stiff" if problem.stiff else "non-stiff"
+        print(
+            f"{problem.name:<{width}}  d = {problem.dimension:<3}  {kind:<9}  {problem.description}"
+        )
+    return 0
+
+
+def _solve(options: argparse.Namespace) -> int:
+    problem = _with_start(problems.get(options.problem), options.t_span, options.y0)
+    solver = SOLVERS[options.method](
+        options.order, options.diffusion, initialization=options.initialization
+    )
+    control = CONTROLS[options.control](rtol=options.rtol, atol=options.atol)
+    if options.plot is not None:
+        _check_figure(options.plot)
+    if options.time_limit is not None and not options.time_limit > 0.0:
+        raise ValueError(f"--time-limit must be positive, got {options.time_limit:g}.")
+    posterior, summary = _run(
+        problem,
+        solver,
+        control,
+        smooth=not options.filter,
+        max_steps=options.max_steps,
+        time_limit=options.time_limit,
+    )
+    if options.plot is not None:
+        title = f"{problem.name}, {solver.name}"
+        _save_figure(options.plot, posterior, title=title, reference=problem.exact)
+        summary["figure"] = str(options.plot)
+    if options.json:
+        print(json.dumps(summary, allow_nan=False))
+    else:
+        print(_in_words(summary))
+    return _exit_code(posterior)
+
+
+def _demo(options: argparse.Namespace) -> int:
+    path = options.out / "lotka_volterra.png"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _check_figure(path)
+    problem = problems.get("lotka-volterra")
+    solver, control = EK1(5), PIControl(rtol=1e-7, atol=1e-10)
+    posterior, summary = _run(problem, solver, control)
+    _save_figure(
+        path,
+        posterior,
+        names=("prey", "predators"),
+        reference=_scipy_solution(problem),
+        title=f"Lotka-Volterra, {solver.name}, rtol $10^{{-7}}$, atol $10^{{-10}}$",
+    )
+    summary["figure"] = str(path)
+    print(_in_words(summary))
+    return _exit_code(posterior)
+
+
+def _with_start(
+    problem: InitialValueProblem, t_span: list[float] | None, y0: list[float] | None
+) -> InitialValueProblem:
+    """The problem from another start or over another interval, without what is then not known."""
+    span = problem.t_span if t_span is None else (t_span[0], t_span[1])
+    start = problem.y0 if y0 is None else np.array(y0)
+    if start.shape != problem.y0.shape:
+        raise ValueError(
+            f"{problem.name} needs --y0 of {problem.dimension} numbers, got {start.size}."
+        )
+    same = span[0] == problem.t_span[0] and np.array_equal(start, problem.y0)
+    return dataclasses.replace(
+        problem,
+        t_span=span,
+        y0=start,
+        exact=problem.exact if same else None,
+        reference_end=problem.reference_end if same and span == problem.t_span else None,
+    )
+
+
+def _run(
+    problem: InitialValueProblem,
+    solver: Solver,
+    control: PControl,
+    *,
+    smooth: bool = True,
+    max_steps: int | None = None,
+    time_limit: float | None = None,
+) -> tuple[Posterior, dict[str, Any]]:
+    """Solve, measure the time, and collect what there is to say."""
+
+    def call(limit: float | None) -> tuple[Posterior, float]:
+        begin = time.perf_counter()
+        posterior = solve(
+            problem.vector_field,
+            problem.t_span,
+            problem.y0,
+            problem.args,
+            solver=solver,
+            control=control,
+            smooth=smooth,
+            max_steps=max_steps,
+            time_limit=limit,
+        )
+        return posterior, time.perf_counter() - begin
+
+    posterior, first = call(time_limit)
+    second = None
+    if posterior.success:
+        again, seconds = call(min(_CHEAP_SECONDS, time_limit or math.inf))
+        second = seconds if again.success else None
+
+    stats: Any = posterior.stats
+    mean, std = posterior.mean[-1], posterior.std[-1]
+    error = None
+    if problem.exact is not None:
+        error = np.abs(mean - problem.exact(posterior.t[-1]))
+    elif problem.reference_end is not None and posterior.success:
+        error = np.abs(mean - problem.reference_end)
+    summary = {
+        "problem": problem.name,
+        "dimension": problem.dimension,
+        "method": type(solver).__name__,
+        "order": solver.order,
+        "diffusion": solver.diffusion.name,
+        "initialization": next(k for k, v in INITIALIZATIONS.items() if v == solver.initialization),
+        "control": "PI" if isinstance(control, PIControl) else "P",
+        "rtol": control.rtol,
+        "atol": control.atol,
+        "smooth": smooth,
+        "t_span": list(problem.t_span),
+        "t_reached": float(posterior.t[-1]),
+        "success": bool(posterior.success),
+        "status": posterior.status.name,
+        "message": posterior.message,
+        **{field.name: int(getattr(stats, field.name)) for field in dataclasses.fields(stats)},
+        "mean": _numbers(mean),
+        "std": _numbers(std),
+        "error": None if error is None else _numbers(error),
+        "max_error": None if error is None else _numbers([error.max()])[0],
+        "reference": None if error is None else problem.reference_source,
+        "first_call_seconds": first,
+        "second_call_seconds": second,
+        "figure": None,
+    }
+    return posterior, summary
+
+
+def _numbers(values: Any) -> list[float | None]:
+    """Floats as JSON can hold them: what is not finite becomes null."""
+    return [float(value) if math.isfinite(value) else None for value in np.ravel(values)]
+
+
+def _in_words(summary: dict[str, Any]) -> str:
+    def number(value: float | None, form: str) -> str:
+        return "nan" if value is None else format(value, form)
+
+    s = summary
+    t0, t1 = s["t_span"]
+    kind = "smoothed" if s["smooth"] else "filtered"
+    interval = f"{t0:g} to {t1:g}"
+    if not s["success"]:
+        interval += f", stopped at {s['t_reached']:.6g}"
+    rows = [
+        ("problem", f"{s['problem']}, d = {s['dimension']}, t from {interval}"),
+        ("method", f"{s['method']}({s['order']}), {s['diffusion']} diffusion, {kind}"),
+        ("control", f"{s['control']}, rtol {s['rtol']:g}, atol {s['atol']:g}"),
+        ("steps", f"{s['steps']}, of which {s['rejected']} rejected"),
+        ("evaluations", f"{s['f_evaluations']} of f, {s['jacobian_evaluations']} of its Jacobian"),
+    ]
+    label = "final value" if s["success"] else "last value"
+    errors = s["error"] or [None] * s["dimension"]
+    for i, (mean, std, error) in enumerate(zip(s["mean"], s["std"], errors, strict=True)):
+        if i == _SHOWN:
+            rows.append(("", f"... and {s['dimension'] - _SHOWN} more components"))
+            break
+        line = f"{number(mean, '.10g'):>17} ± {number(std, '.1e')}"
+        line += f"   error {number(error, '.1e')}" if s["error"] is not None else ""
+        rows.append((label if i == 0 else "", f"y{i + 1:<3}{line}"))
+    if s["error"] is not None:
+        rows.append(("max error", number(s["max_error"], ".1e")))
+        rows.append(("reference", s["reference"]))
+    rows.append(("first call", f"{s['first_call_seconds']:.2f} s, compiling included"))
+    if s["second_call_seconds"] is not None:
+        rows.append(("second call", f"{s['second_call_seconds']:.3f} s"))
+    if s["figure"] is not None:
+        rows.append(("figure", s["figure"]))
+    return "\n".join(f"{name:<13}{value}" for name, value in rows)
+
+
+def _exit_code(posterior: Posterior) -> int:
+    if posterior.success:
+        return 0
+    print(f"probode: {posterior.message}", file=sys.stderr)
+    return 1
+
+
+def _check_figure(path: Path) -> None:
+    """Raise before the solve what would be in the way of the figure after it."""
+    canvas = plotting.pyplot().matplotlib.backend_bases.FigureCanvasBase
+    formats = sorted(canvas.get_supported_filetypes())
+    if path.suffix.lstrip(".").lower() not in formats:
+        raise ValueError(f"cannot write {path}: its ending must be one of {', '.join(formats)}.")
+    if not path.parent.is_dir():
+        raise ValueError(f"cannot write {path}: there is no folder {path.parent}.")
+
+
+def _save_figure(path: Path, posterior: Posterior, **options: Any) -> None:
+    plt = plotting.pyplot()
+    plt.switch_backend("agg")
+    drawing = plotting.figure(posterior, **options)
+    try:
+        drawing.savefig(path, dpi=_DPI)
+    finally:
+        plt.close(drawing)
+
+
+def _scipy_solution(problem: InitialValueProblem) -> Callable[[float], np.ndarray]:
+    """The solution by an explicit Runge-Kutta method of order eight, close to machine precision."""
+    with double_precision():
+        field = jax.jit(problem.vector_field)
+        solution = solve_ivp(
+            lambda t, y: np.asarray(field(t, y, *problem.args)),
+            problem.t_span,
+            problem.y0,
+            method="DOP853",
+            rtol=1e-13,
+            atol=1e-13,
+            max_step=(problem.t_span[1] - problem.t_span[0]) / 200,
+            dense_output=True,
+        )
+    return solution.sol

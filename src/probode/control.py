@@ -1,0 +1,331 @@
+"""Step sizes: error norm, proportional and PI control, first step, fixed steps, a user's grid.
+
+A control proposes where the next step ends and judges its error. It knows no probability.
+"""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from probode.linearize import VectorField
+
+_SMALLEST_ERROR = 1e-10
+"""Errors below this (in units of the tolerance) ask for the largest growth anyway."""
+
+_STRETCH = 1.0 + 1e-10
+"""A step that would end this close to the end is stretched to it."""
+
+
+class ControlState(NamedTuple):
+    """What a control remembers between steps."""
+
+    h: Array
+    """Signed length of the next step, as proposed."""
+    error: Array
+    """Norm of the error of the last accepted step."""
+    accepted: Array
+    """Accepted steps so far."""
+    rejected: Array
+    """Whether the last attempt was rejected."""
+
+
+class Verdict(NamedTuple):
+    """What a control says about an attempted step."""
+
+    accepted: Array
+    state: ControlState
+    failed: Array
+    """Whether it makes no sense to try again."""
+
+
+def error_norm(error: Array, y0: Array, y1: Array, rtol: Array, atol: Array) -> Array:
+    """Root mean square of ``error_i / (atol_i + rtol_i max(|y0_i|, |y1_i|))``."""
+    scale = atol + rtol * jnp.maximum(jnp.abs(y0), jnp.abs(y1))
+    return jnp.sqrt(jnp.mean(jnp.square(error / scale)))
+
+
+class Control(eqx.Module):
+    """Base of all controls; step sizes are data, so that new values do not recompile."""
+
+    def begin(self, h: Array) -> ControlState:
+        """State before the first step, whose length is ``h``."""
+        return ControlState(h, jnp.ones(()), jnp.zeros((), int), jnp.zeros((), bool))
+
+    def next_time(self, state: ControlState, t: Array, t1: Array) -> Array:
+        """Where the next step ends."""
+        # Reaching t1 exactly, and never leaving a sliver that a last tiny step would have to cover.
+        left = t1 - t
+        return jnp.where(jnp.abs(state.h) * _STRETCH >= jnp.abs(left), t1, t + state.h)
+
+    def judge(
+        self,
+        state: ControlState,
+        error: Array,
+        t: Array,
+        t_next: Array,
+        y0: Array,
+        y1: Array,
+        q: int,
+    ) -> Verdict:
+        """Accept or reject a step with this local error; propose the next."""
+        raise NotImplementedError
+
+    def first_step(self, field: VectorField, t0: Array, t1: Array, y0: Array, q: int) -> Array:
+        """Signed length of the first step."""
+        raise NotImplementedError
+
+    def start_evaluations(self) -> int:
+        """Evaluations of ``f`` that :meth:`first_step` makes."""
+        return 0
+
+
+class PControl(Control):
+    """Proportional control: ``h ← h ρ E^(-1/(q+1))``, as in the paper.
+
+    Parameters
+    ----------
+    rtol, atol
+        Relative and absolute tolerance for the local error: numbers, or one per component.
+    first_step
+        Length of the first step; by default from Hairer's rule.
+    min_step, max_step
+        Bounds for the length of a step.
+    rho, eta_min, eta_max
+        Safety factor, and bounds for the change from one step to the next.
+    """
+
+    rtol: Any = 1e-6
+    atol: Any = 1e-9
+    first_step_size: Any = eqx.field(default=None)
+    min_step: Any = 0.0
+    max_step: Any = np.inf
+    rho: Any = 0.9
+    eta_min: Any = 0.2
+    eta_max: Any = 10.0
+
+    def __init__(
+        self,
+        rtol: Any = 1e-6,
+        atol: Any = 1e-9,
+        *,
+        first_step: Any = None,
+        min_step: Any = 0.0,
+        max_step: Any = np.inf,
+        rho: Any = 0.9,
+        eta_min: Any = 0.2,
+        eta_max: Any = 10.0,
+    ) -> None:
+        self.rtol, self.atol = rtol, atol
+        self.first_step_size = first_step
+        self.min_step, self.max_step = min_step, max_step
+        self.rho, self.eta_min, self.eta_max = rho, eta_min, eta_max
+        self._check()
+
+    def _check(self) -> None:
+        for name in ("rtol", "atol", "rho", "eta_min", "eta_max", "max_step"):
+            _check_positive(name, getattr(self, name))
+        if self.first_step_size is not None:
+            _check_positive("first_step", self.first_step_size)
+
+    def flat(self, shape: tuple[int, ...]) -> "PControl":
+        """The same control for ``y`` flattened, its numbers as float64 arrays."""
+
+        def tolerance(name: str, value: Any) -> Array:
+            value = jnp.asarray(value, jnp.float64)
+            if value.ndim == 0:
+                return value
+            if value.shape != shape:
+                raise ValueError(
+                    f"{name} must be a number or have the shape {shape} of y0, got {value.shape}."
+                )
+            return value.reshape(-1)
+
+        control = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), self)
+        return eqx.tree_at(
+            lambda c: (c.rtol, c.atol),
+            control,
+            (tolerance("rtol", self.rtol), tolerance("atol", self.atol)),
+        )
+
+    def factor(self, error: Array, state: ControlState, q: int) -> Array:
+        """Proposed change of the step size, before safety and limits."""
+        return error ** (-1.0 / (q + 1))
+
+    def judge(
+        self,
+        state: ControlState,
+        error: Array,
+        t: Array,
+        t_next: Array,
+        y0: Array,
+        y1: Array,
+        q: int,
+    ) -> Verdict:
+        """Accept if the norm is at most one. NaN compares false with everything: a rejection."""
+        norm = jax.lax.stop_gradient(error_norm(error, y0, y1, self.rtol, self.atol))
+        h = jax.lax.stop_gradient(t_next - t)
+        accepted = norm <= 1.0
+        finite = jnp.isfinite(norm)
+        bounded = jnp.where(finite, jnp.maximum(norm, _SMALLEST_ERROR), 1.0)
+        factor = jnp.clip(self.rho * self.factor(bounded, state, q), self.eta_min, self.eta_max)
+        factor = jnp.where(finite, factor, self.eta_min)
+        size = jnp.abs(h) * factor
+        spacing = 10.0 * jnp.finfo(jnp.float64).eps * jnp.abs(t)
+        smallest = jnp.maximum(spacing, self.min_step)
+        # A step that was cut short by min_step may still be tried once at that length.
+        failed = ~accepted & (size < smallest) & (jnp.abs(h) <= smallest)
+        failed = failed | (~accepted & (size < jnp.finfo(jnp.float64).tiny))
+        size = jnp.clip(size, smallest, self.max_step)
+        following = ControlState(
+            jnp.sign(h) * size,
+            jnp.where(accepted, bounded, state.error),
+            state.accepted + accepted,
+            ~accepted,
+        )
+        return Verdict(accepted, following, failed)
+
+    def first_step(self, field: VectorField, t0: Array, t1: Array, y0: Array, q: int) -> Array:
+        """Hairer, Nørsett & Wanner, Section II.4, or the length that was given."""
+        span = t1 - t0
+        direction = jnp.where(span < 0, -1.0, 1.0)
+        if self.first_step_size is None:
+            size = _hairer_step(field, t0, direction, y0, self.rtol, self.atol, q)
+        else:
+            size = self.first_step_size
+        size = jnp.minimum(jnp.minimum(size, self.max_step), jnp.abs(span))
+        return direction * jax.lax.stop_gradient(size)
+
+    def start_evaluations(self) -> int:
+        """Hairer's rule needs two evaluations."""
+        return 2 if self.first_step_size is None else 0
+
+
+class PIControl(PControl):
+    """Proportional-integral control: ``h ← h ρ E_n^(-(k_I+k_P)/(q+1)) E_(n-1)^(k_P/(q+1))``.
+
+    Looking one step back damps the oscillation of step sizes that makes purely proportional
+    control reject up to every third step. After a rejection the proportional rule is used, and
+    the step does not grow.
+    """
+
+    integral: Any = 0.3
+    proportional: Any = 0.4
+
+    def __init__(
+        self,
+        rtol: Any = 1e-6,
+        atol: Any = 1e-9,
+        *,
+        integral: Any = 0.3,
+        proportional: Any = 0.4,
+        **options: Any,
+    ) -> None:
+        super().__init__(rtol, atol, **options)
+        self.integral, self.proportional = integral, proportional
+
+    def factor(self, error: Array, state: ControlState, q: int) -> Array:
+        """PI rule after an accepted step, P rule after a rejected one."""
+        power = 1.0 / (q + 1)
+        damped = error ** (-(self.integral + self.proportional) * power) * (
+            state.error ** (self.proportional * power)
+        )
+        plain = error**-power
+        after_rejection = jnp.minimum(damped, 1.0 / self.rho)
+        return jnp.where(error > 1.0, plain, jnp.where(state.rejected, after_rejection, damped))
+
+
+class ConstantStep(Control):
+    """Steps of one length, whatever the error; the last one is shortened to end at ``t1``."""
+
+    size: Array
+
+    def first_step(self, field: VectorField, t0: Array, t1: Array, y0: Array, q: int) -> Array:
+        """The length, with the sign of the direction of integration."""
+        return jnp.where(t1 < t0, -self.size, self.size)
+
+    def judge(
+        self,
+        state: ControlState,
+        error: Array,
+        t: Array,
+        t_next: Array,
+        y0: Array,
+        y1: Array,
+        q: int,
+    ) -> Verdict:
+        """Accept whatever is finite."""
+        return _accept_finite(state, error, y1)
+
+
+class GridSteps(Control):
+    """Steps from point to point of a given grid, whatever the error."""
+
+    grid: Float[Array, " N"]
+
+    def first_step(self, field: VectorField, t0: Array, t1: Array, y0: Array, q: int) -> Array:
+        """Length of the first interval."""
+        return self.grid[1] - self.grid[0]
+
+    def next_time(self, state: ControlState, t: Array, t1: Array) -> Array:
+        """The next point of the grid."""
+        return self.grid[jnp.minimum(state.accepted + 1, self.grid.shape[0] - 1)]
+
+    def judge(
+        self,
+        state: ControlState,
+        error: Array,
+        t: Array,
+        t_next: Array,
+        y0: Array,
+        y1: Array,
+        q: int,
+    ) -> Verdict:
+        """Accept whatever is finite."""
+        return _accept_finite(state, error, y1)
+
+
+def _accept_finite(state: ControlState, error: Array, y1: Array) -> Verdict:
+    finite = jnp.all(jnp.isfinite(error)) & jnp.all(jnp.isfinite(y1))
+    following = state._replace(accepted=state.accepted + finite, rejected=~finite)
+    return Verdict(finite, following, ~finite)
+
+
+def _hairer_step(
+    field: VectorField, t0: Array, direction: Array, y0: Array, rtol: Array, atol: Array, q: int
+) -> Array:
+    """A step for which an explicit Euler step is harmless and the error of order q+1 acceptable."""
+    scale = atol + rtol * jnp.abs(y0)
+
+    def norm(x: Array) -> Array:
+        return jnp.sqrt(jnp.mean(jnp.square(x / scale)))
+
+    f0 = field(t0, y0)
+    d0, d1 = norm(y0), norm(f0)
+    tiny = (d0 < 1e-5) | (d1 < 1e-5)
+    h0 = jnp.where(tiny, 1e-6, 0.01 * d0 / jnp.where(tiny, 1.0, d1))
+    f1 = field(t0 + direction * h0, y0 + direction * h0 * f0)
+    d2 = norm(f1 - f0) / h0
+    largest = jnp.maximum(d1, d2)
+    flat = largest <= 1e-15
+    h1 = jnp.where(
+        flat,
+        jnp.maximum(1e-6, h0 * 1e-3),
+        (0.01 / jnp.where(flat, 1.0, largest)) ** (1.0 / (q + 1)),
+    )
+    size = jnp.minimum(100 * h0, h1)
+    return jnp.where(jnp.isfinite(size) & (size > 0), size, 1e-6)
+
+
+def _check_positive(name: str, value: Any) -> None:
+    if isinstance(value, jax.core.Tracer) or value is None:
+        return
+    try:
+        array = np.asarray(value, float)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} must be a positive number, got {value!r}.") from None
+    if not np.all(array > 0):
+        raise ValueError(f"{name} must be positive, got {value!r}.")

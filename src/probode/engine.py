@@ -1,0 +1,232 @@
+"""Running compiled pieces from Python: chunk by chunk, stoppable, in scoped double precision.
+
+What happens here happens outside any trace. Between two chunks Python is in charge: it honours
+Ctrl-C, a time limit and a callback, and nothing that was computed is lost.
+"""
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from threadpoolctl import ThreadpoolController
+
+from probode import loop, saving, smooth
+from probode.compile import compiled
+from probode.control import Control
+from probode.initial import Initialization
+from probode.loop import Chunk, Rows, Solve
+from probode.problem import Field
+from probode.saving import Saving
+from probode.smooth import Marginals
+from probode.status import Status
+from probode.step import Method
+
+_CHUNK_BYTES = 32 * 2**20
+_CHUNK_ROWS = 256
+_CHUNK_SECONDS = 0.2
+_FIRST_ATTEMPTS = 64
+
+begin = compiled(0, 1)(loop.begin)
+fill_chunk = compiled(0, 1)(loop.fill_chunk)
+smooth_chunk = compiled(0)(smooth.smooth_chunk)
+begin_saving = compiled(0, 2, 3)(saving.begin_saving)
+run_saving = compiled(0)(saving.run_saving)
+smooth_saved = compiled(0)(saving.smooth_saved)
+
+
+class Inputs(NamedTuple):
+    """What :func:`probode.loop.begin` needs."""
+
+    method: Method
+    initialization: Initialization
+    field: Field
+    control: Control
+    t0: Any
+    t1: Any
+    y0: Any
+
+
+class Progress(NamedTuple):
+    """What a callback is told between two chunks of steps."""
+
+    t: float
+    y: np.ndarray
+    steps: int
+    accepted: int
+    step_size: float
+    elapsed: float
+
+
+class Monitor(NamedTuple):
+    """When to stop early."""
+
+    max_steps: int | None = None
+    time_limit: float | None = None
+    callback: Callable[[Progress], Any] | None = None
+    shape: tuple[int, ...] = ()
+
+    def wants_stop(self, solve: Solve, elapsed: float) -> bool:
+        """Tell the callback; whether it answers that the solve should stop."""
+        if self.callback is None:
+            return False
+        return bool(self.callback(_progress(solve, elapsed, self.shape)))
+
+
+@lru_cache(maxsize=1)
+def _blas() -> ThreadpoolController:
+    return ThreadpoolController()
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Keep BLAS from splitting small matrices among threads, which costs more than it gains."""
+    with _blas().limit(limits=1, user_api="blas"):
+        yield
+
+
+@contextmanager
+def _interruptible() -> Iterator[threading.Event]:
+    """Turn Ctrl-C into a flag, so that the solve can end between two chunks with what it has.
+
+    A second Ctrl-C interrupts at once. Outside the main thread signals cannot be caught.
+    """
+    pressed = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield pressed
+        return
+    previous = signal.getsignal(signal.SIGINT)
+    if not callable(previous):
+        yield pressed
+        return
+
+    def handle(number: int, frame: Any) -> None:
+        if pressed.is_set():
+            previous(number, frame)
+        pressed.set()
+
+    signal.signal(signal.SIGINT, handle)
+    try:
+        yield pressed
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def _drive(
+    monitor: Monitor, carry: Any, solve_of: Callable[[Any], Solve], chunk: Callable[[Any, int], Any]
+) -> tuple[Any, Status]:
+    """Call ``chunk(carry, attempts)`` until the solve ends or something stops it.
+
+    The number of attempts per chunk follows the clock, so that Python gets its turn a few times a
+    second, however slow a step is.
+    """
+    start = time.perf_counter()
+    attempts = _FIRST_ATTEMPTS
+    with _interruptible() as pressed:
+        while True:
+            solve = solve_of(carry)
+            status = Status(int(solve.status))
+            done = int(solve.counts.attempted)
+            if status != Status.RUNNING:
+                return carry, status
+            elapsed = time.perf_counter() - start
+            if pressed.is_set():
+                return carry, Status.INTERRUPTED
+            if monitor.max_steps is not None and done >= monitor.max_steps:
+                return carry, Status.MAX_STEPS
+            if monitor.time_limit is not None and elapsed >= monitor.time_limit:
+                return carry, Status.TIME_LIMIT
+            if done > 0 and monitor.wants_stop(solve, elapsed):
+                return carry, Status.CALLBACK
+            if monitor.max_steps is not None:
+                attempts = min(attempts, monitor.max_steps - done)
+            before = time.perf_counter()
+            carry = jax.block_until_ready(chunk(carry, attempts))
+            took = time.perf_counter() - before
+            made = int(solve_of(carry).counts.attempted) - done
+            attempts = int(min(max(made, 1) * _CHUNK_SECONDS / max(took, 1e-9) + 1, 2**30))
+
+
+def _progress(solve: Solve, elapsed: float, shape: tuple[int, ...]) -> Progress:
+    return Progress(
+        t=float(solve.state.t),
+        y=np.asarray(solve.state.mean[0]).reshape(shape),
+        steps=int(solve.counts.attempted),
+        accepted=int(solve.counts.accepted),
+        step_size=float(solve.control.h),
+        elapsed=elapsed,
+    )
+
+
+def capacity(method: Method) -> int:
+    """Steps per chunk: many for small states, few where a single one takes megabytes."""
+    n, d = method.structure.n, method.structure.d
+    row = 8 * (n * d + int(np.prod(method.structure.factor_shape)))
+    return int(max(4, min(_CHUNK_ROWS, _CHUNK_BYTES // row)))
+
+
+def solve_all(inputs: Inputs, monitor: Monitor) -> tuple[Solve, Status, list[Chunk]]:
+    """Solve and keep every step."""
+    method, _, field, control, _, t1, _ = inputs
+    rows = capacity(method)
+    chunks: list[Chunk] = []
+    solve = begin(*inputs)
+
+    def chunk(solve: Solve, attempts: int) -> Solve:
+        solve, filled = fill_chunk(method, rows, field, control, solve, t1, attempts)
+        chunks.append(jax.block_until_ready(filled))
+        return solve
+
+    solve, status = _drive(monitor, solve, lambda solve: solve, chunk)
+    return solve, status, chunks
+
+
+def smooth_all(method: Method, solve: Solve, chunks: list[Chunk]) -> list[Marginals]:
+    """Smoothed rows, chunk by chunk, from the end backwards; returned in the order of time."""
+    last = Marginals(solve.state.mean, solve.state.factor)
+    smoothed = []
+    for chunk in reversed(chunks):
+        buffer, last = smooth_chunk(method, chunk.rows, chunk.steps, last)
+        smoothed.append(buffer)
+    return smoothed[::-1]
+
+
+def collect(chunks: list[Chunk], per_chunk: list[Any], first: Any) -> Any:
+    """Join buffers: row 0 of each chunk repeats the last of the one before. NumPy arrays."""
+    counts = [int(chunk.steps) for chunk in chunks]
+
+    def join(*leaves: Any) -> np.ndarray:
+        head, *buffers = leaves
+        parts = [np.asarray(b)[1 : n + 1] for b, n in zip(buffers, counts, strict=True)]
+        return np.concatenate([np.asarray(head)[None], *parts])
+
+    return jax.tree.map(join, first, *per_chunk)
+
+
+def first_row(solve: Solve, chunks: list[Chunk]) -> Rows:
+    """Where the solve began."""
+    if not chunks:
+        return Rows.of(solve)
+    return jax.tree.map(lambda x: x[0], chunks[0].rows)
+
+
+def solve_saving(
+    inputs: Inputs, save_at: Any, keep_kernels: bool, monitor: Monitor
+) -> tuple[Saving, Status]:
+    """Solve and keep the state at given times only."""
+    method, _, field, control, _, t1, _ = inputs
+    solve = begin(*inputs)
+    carry = begin_saving(method, solve, save_at.shape[0], keep_kernels)
+
+    def chunk(carry: Saving, attempts: int) -> Saving:
+        return run_saving(method, field, control, carry, t1, save_at, attempts)
+
+    carry, status = _drive(monitor, carry, lambda carry: carry.solve, chunk)
+    if int(carry.count) == 0 and int(carry.solve.counts.attempted) == 0:
+        carry = run_saving(method, field, control, carry, t1, save_at, 0)
+    return carry, status

@@ -1,0 +1,172 @@
+"""Square-root Gaussian algebra: marginalise, condition, revert. No ODE in it.
+
+A covariance is carried as a *right factor* ``R`` with ``Σ = RᵀR``: rows can be stacked, and the QR
+decomposition of a stack is the right factor of the sum of its parts. Every routine accepts leading
+batch axes, so a block-diagonal covariance is one call on an array of shape ``(d, n, n)``.
+"""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+
+def _transpose(matrix: Float[Array, "*b m n"]) -> Float[Array, "*b n m"]:
+    return jnp.swapaxes(matrix, -1, -2)
+
+
+@jax.custom_jvp
+def _reduced_qr(stack: Float[Array, "*b m n"]) -> tuple[Array, Array]:
+    q, r = jnp.linalg.qr(stack, mode="reduced")
+    return q, r
+
+
+@_reduced_qr.defjvp
+def _no_second_derivative(primals: Any, tangents: Any) -> Any:
+    raise NotImplementedError(
+        "second derivatives through a probode covariance are not defined: the decomposition has a "
+        "first-order rule only. Differentiate once, or use finite differences of the gradient."
+    )
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(1,))
+def triangularize(stack: Float[Array, "*b m n"], pivots: int = 0) -> Float[Array, "*b k n"]:
+    """Return ``R`` with ``RᵀR = stackᵀ stack``, upper triangular (``k = min(m, n)`` rows).
+
+    ``pivots`` says how many leading columns must stay triangular *to first order*: those that a
+    caller solves with. The derivative divides by that leading block only. (The derivative rule of a
+    plain QR divides by all of ``R``, which is singular for the stacks met here.)
+    """
+    return jnp.linalg.qr(stack, mode="r")
+
+
+@triangularize.defjvp
+def _triangularize_jvp(pivots: int, primals: Any, tangents: Any) -> tuple[Array, Array]:
+    """``dR = Qᵀ dM + Ω R``, ``Ω`` skew such that the first ``pivots`` columns stay triangular."""
+    (stack,), (dstack,) = primals, tangents
+    q, r = _reduced_qr(stack)
+    dr = _transpose(q) @ dstack
+    if pivots > 0:
+        head = r[..., :pivots, :pivots]
+        x = _transpose(solve_transposed(head, _transpose(dr[..., :, :pivots])))
+        lower = -jnp.tril(x, -1)
+        rows = r.shape[-2]
+        omega = jnp.concatenate([lower, jnp.zeros((*lower.shape[:-1], rows - pivots))], axis=-1)
+        dr = dr + (omega - _transpose(omega)) @ r
+    return r, dr
+
+
+def _without_zero_pivots(upper: Float[Array, "*b k k"]) -> Float[Array, "*b k k"]:
+    """Replace zero pivots by infinity, so that a solve returns zero in that component."""
+    k = upper.shape[-1]
+    return jnp.where(jnp.eye(k, dtype=bool) & (upper == 0.0), jnp.inf, upper)
+
+
+def solve_transposed(upper: Float[Array, "*b k k"], rhs: Float[Array, "*b k p"]) -> Array:
+    """Solve ``upperᵀ x = rhs``; a zero pivot gives a zero component."""
+    if upper.shape[-1] == 1:
+        return jnp.where(upper == 0.0, 0.0, rhs / jnp.where(upper == 0.0, 1.0, upper))
+    return jax.lax.linalg.triangular_solve(
+        _without_zero_pivots(upper), rhs, left_side=True, lower=False, transpose_a=True
+    )
+
+
+def solve_upper(upper: Float[Array, "*b k k"], rhs: Float[Array, "*b k p"]) -> Array:
+    """Solve ``upper x = rhs``; a zero pivot gives a zero component."""
+    return jax.lax.linalg.triangular_solve(
+        _without_zero_pivots(upper), rhs, left_side=True, lower=False
+    )
+
+
+def safe_sqrt(x: Array) -> Array:
+    """Square root whose derivative at zero is zero instead of infinite."""
+    positive = x > 0.0
+    return jnp.where(positive, jnp.sqrt(jnp.where(positive, x, 1.0)), 0.0)
+
+
+def std_of(factor: Float[Array, "*b m n"]) -> Float[Array, "*b n"]:
+    """Marginal standard deviations ``sqrt(diag(RᵀR))``: the norms of the columns."""
+    return safe_sqrt(jnp.sum(factor * factor, axis=-2))
+
+
+class Update(NamedTuple):
+    """A Gaussian conditioned on a linear observation that came out ``residual`` too large."""
+
+    correction: Float[Array, "*b n p"]
+    """To be subtracted from the mean: ``P Hᵀ S⁻¹ z``."""
+    factor: Float[Array, "*b n n"]
+    """Right factor of the conditional covariance."""
+    whitened: Float[Array, "*b k p"]
+    """``w`` with ``wᵀw = zᵀ S⁻¹ z``."""
+    pivots: Float[Array, "*b k"]
+    """Diagonal of the innovation's factor: ``log det S = 2 Σ log|pivots|``."""
+
+
+def condition(
+    factor: Float[Array, "*b m n"],
+    observed: Float[Array, "*b m k"],
+    residual: Float[Array, "*b k p"],
+    noise: Float[Array, "*b k"] | None = None,
+) -> Update:
+    """Condition ``x ~ N(m, RᵀR)`` on ``H x = H m - z``, given ``R`` (any rows) and ``R Hᵀ``.
+
+    One QR does it all::
+
+        [ R Hᵀ      R ]      [ R11  R12 ]      S = R11ᵀ R11        w = R11⁻ᵀ z
+        [ diag(r)   0 ]  =  Q[  0   R22 ]      m ← m - R12ᵀ w      P ← R22ᵀ R22
+
+    ``noise`` holds the ``r`` of the second row: the standard deviation of a (rounding-level)
+    observation noise. It also keeps a column that is exactly zero from swallowing a row.
+    """
+    stack = jnp.concatenate([observed, factor], axis=-1)
+    k, n = observed.shape[-1], factor.shape[-1]
+    if noise is not None:
+        rows = noise[..., None] * jnp.eye(k, k + n)
+        stack = jnp.concatenate([stack, rows], axis=-2)
+    r = triangularize(stack, k)
+    r11, r12, r22 = r[..., :k, :k], r[..., :k, k:], r[..., k:, k:]
+    whitened = solve_transposed(r11, residual)
+    correction = _transpose(r12) @ whitened
+    return Update(correction, r22, whitened, jnp.diagonal(r11, axis1=-2, axis2=-1))
+
+
+class Reversal(NamedTuple):
+    """``x | x⁺ ~ N(m + G (x⁺ - m⁺), RᵀR)``, the backward kernel of a linear transition."""
+
+    gain_transposed: Float[Array, "*b n n"]
+    factor: Float[Array, "*b n n"]
+
+
+def revert(
+    after: Float[Array, "*b m n"],
+    before: Float[Array, "*b m0 n"],
+) -> Reversal:
+    """Backward kernel of ``x⁺ = A x + noise``, from the factor of ``x⁺`` and that of ``x``.
+
+    ``after`` stacks ``R Aᵀ`` over the factor of the noise, ``before`` is ``R`` (zero in the rows of
+    the noise)::
+
+        [ R Aᵀ   R ]      [ R11  R12 ]
+        [ noise  0 ]  =  Q[  0   R22 ]      Gᵀ = R11⁻¹ R12      Cov(x | x⁺) = R22ᵀ R22
+
+    No predicted covariance is ever inverted.
+    """
+    n = before.shape[-1]
+    missing = after.shape[-2] - before.shape[-2]
+    padding = jnp.zeros((*before.shape[:-2], missing, n))
+    stack = jnp.concatenate([after, jnp.concatenate([before, padding], axis=-2)], axis=-1)
+    r = triangularize(stack, n)
+    gain_transposed = solve_upper(r[..., :n, :n], r[..., :n, n:])
+    return Reversal(gain_transposed, r[..., n:, n:])
+
+
+def marginalize(
+    kernel: Reversal,
+    factor_after: Float[Array, "*b m n"],
+) -> Float[Array, "*b n n"]:
+    """Right factor of ``G P⁺ Gᵀ + Cov(x | x⁺)``."""
+    return triangularize(
+        jnp.concatenate([factor_after @ kernel.gain_transposed, kernel.factor], axis=-2)
+    )

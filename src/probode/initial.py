@@ -1,0 +1,215 @@
+"""Starting states: value and first ``q`` derivatives at ``t0``, and how well they are known.
+
+==================  =============================================================================
+``"taylor"``        exact derivatives by Taylor-mode differentiation, zero covariance
+``"runge-kutta"``   polynomials fitted to a few Runge-Kutta steps; the difference of two fits
+                    is the initial standard deviation. Needs no derivative of ``f``
+``"diffuse"``       zero mean, unit variance, conditioned on ``y0`` and ``f(y0)``
+==================  =============================================================================
+"""
+
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from math import factorial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental.jet import jet
+from jaxtyping import Array, Float
+
+from probode.errors import check_choice
+from probode.linearize import VectorField
+
+
+class Start(NamedTuple):
+    """Mean and (independent) standard deviations of the state at ``t0``."""
+
+    mean: Float[Array, "n d"]
+    std: Float[Array, "n d"] | None
+    """``None``: known exactly."""
+    absolute: bool = True
+    """Whether ``std`` is meant as it stands, or per unit of the square root of the diffusion."""
+
+
+@dataclass(frozen=True)
+class TaylorStart:
+    """Exact derivatives by Taylor-mode automatic differentiation."""
+
+    name = "taylor"
+
+    def evaluations(self, order: int) -> int:
+        """Evaluations of ``f`` (a pass of Taylor mode counts as one)."""
+        return order
+
+    def __call__(self, field: VectorField, t0: Array, y0: Array, h: Array, order: int) -> Start:
+        """``y^(k+1)(t0)`` follows from ``y..y^(k)``: one pass per derivative."""
+        try:
+            return Start(_taylor_by_jet(field, t0, y0, order), None)
+        except Exception:  # jet knows many primitives, not all, and fails in many ways
+            return Start(_taylor_by_nesting(field, t0, y0, order), None)
+
+
+def _taylor_by_jet(field: VectorField, t0: Array, y0: Array, order: int) -> Array:
+    """Fixed-point form: each pass through the series makes one more derivative right.
+
+    Series of full length in a loop compile in a fraction of the time of growing ones.
+    """
+    time = [jnp.ones(()), *[jnp.zeros(())] * (order - 1)]
+
+    def improve(_: int, derivatives: Array) -> Array:
+        series = [derivatives[k] for k in range(1, order + 1)]
+        value, higher = jet(field, (t0, y0), (time, series))
+        return jnp.stack([y0, value, *higher[: order - 1]])
+
+    start = jnp.concatenate([y0[None], jnp.zeros((order, y0.size))])
+    return jax.lax.fori_loop(0, order, improve, start)
+
+
+def _taylor_by_nesting(field: VectorField, t0: Array, y0: Array, order: int) -> Array:
+    """``d/dt g(t, y(t)) = ∂g/∂t + ∂g/∂y f``, applied again and again: for any function."""
+    derivatives, g = [y0], field
+    for k in range(order):
+        derivatives.append(g(t0, y0))
+        if k + 1 < order:
+            g = _total_derivative(g, field)
+    return jnp.stack(derivatives)
+
+
+def _total_derivative(g: VectorField, field: VectorField) -> VectorField:
+    def derivative(t: Array, y: Array) -> Array:
+        return jax.jvp(g, (t, y), (jnp.ones(()), field(t, y)))[1]
+
+    return derivative  # type: ignore[return-value]
+
+
+@dataclass(frozen=True)
+class DiffuseStart:
+    """Zero mean and standard deviation ``std``, conditioned on ``y0`` and ``f(t0, y0)``.
+
+    With a fixed diffusion ``σ²`` the standard deviation is ``σ std``, as in the paper.
+    """
+
+    std: float = 1.0
+
+    name = "diffuse"
+
+    def evaluations(self, order: int) -> int:
+        """Evaluations of ``f``."""
+        return 1
+
+    def __call__(self, field: VectorField, t0: Array, y0: Array, h: Array, order: int) -> Start:
+        """``y`` and ``y'`` are exact, the others unknown."""
+        unknown = jnp.zeros((order - 1, y0.size))
+        mean = jnp.concatenate([y0[None], field(t0, y0)[None], unknown])
+        std = jnp.concatenate([jnp.zeros((2, y0.size)), unknown + self.std])
+        return Start(mean, std, absolute=False)
+
+
+@dataclass(frozen=True)
+class RungeKuttaStart:
+    """Derivatives of the polynomial through a few classic Runge-Kutta steps.
+
+    Over ``m`` steps of length ``h`` the values and slopes determine a Hermite polynomial of degree
+    ``2m + 1``. Its derivatives at ``t0`` are the mean; what they differ from those of the
+    polynomial over ``m - 1`` steps is taken as their standard deviation.
+    """
+
+    name = "runge-kutta"
+
+    def evaluations(self, order: int) -> int:
+        """Evaluations of ``f``."""
+        return 4 * self._steps(order) * _SUBSTEPS + 1
+
+    @staticmethod
+    def _steps(order: int) -> int:
+        return order // 2 + 1
+
+    def __call__(self, field: VectorField, t0: Array, y0: Array, h: Array, order: int) -> Start:
+        """Step, fit, compare."""
+        m = self._steps(order)
+
+        def advance(carry: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], Array]:
+            t, y = carry
+            for _substep in range(_SUBSTEPS):
+                y = _runge_kutta_4(field, t, y, h / _SUBSTEPS)
+                t = t + h / _SUBSTEPS
+            return (t, y), jnp.stack([y, h * field(t, y)])
+
+        first = jnp.stack([y0, h * field(t0, y0)])
+        _, later = jax.lax.scan(advance, (t0, y0), None, length=m)
+        # Values relative to y0, so that the fit does not lose digits to a large constant.
+        data = jnp.concatenate([first[None], later]) - jnp.stack([y0, jnp.zeros_like(y0)])
+        powers = h ** -jnp.arange(order + 1.0)
+
+        def fit(steps: int) -> Array:
+            weights = _hermite_derivatives(steps, order)
+            used = data[: steps + 1].reshape(2 * (steps + 1), -1)
+            return powers[:, None] * (weights @ used)
+
+        mean, rough = fit(m), fit(m - 1)
+        std = jnp.abs(mean - rough)
+        known = jnp.stack([y0, first[1] / h])
+        mean = jnp.concatenate([known, mean[2:]])
+        return Start(mean, std.at[:2].set(0.0))
+
+
+_SUBSTEPS = 4
+
+
+def _runge_kutta_4(field: VectorField, t: Array, y: Array, h: Array) -> Array:
+    k1 = field(t, y)
+    k2 = field(t + h / 2, y + h / 2 * k1)
+    k3 = field(t + h / 2, y + h / 2 * k2)
+    k4 = field(t + h, y + h * k3)
+    return y + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
+
+
+@lru_cache(maxsize=64)
+def _hermite_derivatives(steps: int, order: int) -> np.ndarray:
+    """Weights: values and slopes at 0..steps (unit step) to derivatives 0..order at 0."""
+    size = 2 * (steps + 1)
+    rows = []
+    for node in range(steps + 1):
+        rows.append([Fraction(node) ** k if k or node else Fraction(1) for k in range(size)])
+        rows.append(
+            [Fraction(k) * Fraction(node) ** (k - 1) if k > 0 else Fraction(0) for k in range(size)]
+        )
+    inverse = _invert(rows)
+    weights = np.zeros((order + 1, size))
+    for k in range(min(order + 1, size)):
+        weights[k] = [float(factorial(k) * entry) for entry in inverse[k]]
+    return weights
+
+
+def _invert(matrix: list[list[Fraction]]) -> list[list[Fraction]]:
+    """Gauss-Jordan elimination in rational numbers."""
+    n = len(matrix)
+    rows = [row + [Fraction(i == j) for j in range(n)] for i, row in enumerate(matrix)]
+    for j in range(n):
+        pivot = next(i for i in range(j, n) if rows[i][j] != 0)
+        rows[j], rows[pivot] = rows[pivot], rows[j]
+        rows[j] = [entry / rows[j][j] for entry in rows[j]]
+        for i in range(n):
+            if i != j and rows[i][j] != 0:
+                rows[i] = [a - rows[i][j] * b for a, b in zip(rows[i], rows[j], strict=True)]
+    return [row[n:] for row in rows]
+
+
+Initialization = TaylorStart | RungeKuttaStart | DiffuseStart
+
+INITIALIZATIONS: dict[str, Initialization] = {
+    "taylor": TaylorStart(),
+    "runge-kutta": RungeKuttaStart(),
+    "diffuse": DiffuseStart(),
+}
+
+
+def as_initialization(initialization: str | Initialization) -> Initialization:
+    """Look an initialisation up by its name; one that is built already is returned as it is."""
+    if isinstance(initialization, TaylorStart | RungeKuttaStart | DiffuseStart):
+        return initialization
+    check_choice("initialization", initialization, tuple(INITIALIZATIONS))
+    return INITIALIZATIONS[initialization]

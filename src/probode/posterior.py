@@ -1,0 +1,233 @@
+"""What a solve returns: a Gaussian process posterior over the solution."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from probode.diffusion import Evidence
+from probode.gaussian import safe_sqrt
+from probode.paths import Path
+from probode.precision import double_precision, is_traced, on_host
+from probode.solvers import Solver
+from probode.status import Status
+from probode.step import Method
+from probode.structure import Structure
+
+
+class Stats(eqx.Module):
+    """What a solve cost."""
+
+    steps: Array | int
+    """Steps attempted."""
+    accepted: Array | int
+    rejected: Array | int
+    f_evaluations: Array | int
+    """Evaluations of the vector field, those of the start included (Taylor mode: one per order)."""
+    jacobian_evaluations: Array | int
+
+
+class Gaussian(eqx.Module):
+    """A Gaussian over ``y`` (or one of its derivatives), at one time or at several."""
+
+    mean: Array
+    """Shape ``(*times, *shape)``."""
+    columns: Array
+    """Columns of the covariance's right factor, in the form of the solver's structure."""
+    spread: Array
+    """Calibration: a factor for all standard deviations, or one per component."""
+    structure: Structure = eqx.field(static=True)
+    multivariate: bool = eqx.field(static=True)
+
+    @property
+    def std(self) -> Array:
+        """Marginal standard deviations, in the shape of the mean."""
+        xp: Any = np if on_host(self.columns) else jnp
+        with double_precision():
+            variance = self.structure.variance(self.columns)
+            # Zero variance: a derivative of zero. NaN (never reached) stays NaN.
+            zero = variance == 0.0
+            root = xp.where(zero, 0.0, xp.sqrt(xp.where(zero, 1.0, variance)))
+            return (root * self._spread_over(variance.ndim)).reshape(self.mean.shape)
+
+    @property
+    def cov(self) -> Array:
+        """Covariance of ``y`` flattened in C order: shape ``(*times, d, d)``."""
+        with double_precision():
+            covariance = self.structure.covariance(self.columns)
+            spread = self._spread_over(covariance.ndim - 1)
+            return covariance * spread[..., None] * spread[..., None, :]
+
+    def _spread_over(self, ndim: int) -> Array:
+        """The calibration with axes for the times, between those of a batch and the components."""
+        spread = self.spread if self.multivariate else self.spread[..., None]
+        times = ndim - spread.ndim
+        return spread.reshape(*spread.shape[:-1], *[1] * times, spread.shape[-1])
+
+
+class Posterior(eqx.Module):
+    """Posterior over the solution of an initial value problem.
+
+    ``posterior.t`` are the times at which it was computed: the steps taken, or ``save_at``. There,
+    ``mean`` and ``std`` have shape ``(N, *shape)`` (``shape`` that of ``y0``) and ``cov`` has shape
+    ``(N, d, d)`` for ``y`` flattened in C order. At any other time, ``posterior(t)`` is a Gaussian.
+    """
+
+    path: Path
+    solver: Solver = eqx.field(static=True)
+    method: Method = eqx.field(static=True)
+    shape: tuple[int, ...] = eqx.field(static=True)
+    evidence: Evidence
+    reference: Array
+    stats: Stats
+    status_code: Array
+
+    @property
+    def t(self) -> Array:
+        """Times of the steps (or ``save_at``), shape ``(N,)``."""
+        return self.path.t
+
+    @property
+    def spread(self) -> Array:
+        """Factor that calibrates all standard deviations (one, unless the diffusion is fixed)."""
+        with double_precision():
+            scale = safe_sqrt(self.method.diffusion.calibration(self.evidence))
+            return self._hand_out(scale)
+
+    @property
+    def marginals(self) -> Gaussian:
+        """Gaussians at the times ``t``."""
+        return self._gaussian(*self.path.select(self.method, 0))
+
+    @property
+    def mean(self) -> Array:
+        """Posterior means at the times ``t``, shape ``(N, *shape)``."""
+        return self.marginals.mean
+
+    @property
+    def std(self) -> Array:
+        """Posterior standard deviations at the times ``t``, shape ``(N, *shape)``."""
+        return self.marginals.std
+
+    @property
+    def cov(self) -> Array:
+        """Posterior covariances at the times ``t``, shape ``(N, d, d)``; computed on demand."""
+        return self.marginals.cov
+
+    def __call__(self, t: Any) -> Gaussian:
+        """The posterior at any time or times: dense output.
+
+        Outside the interval it is the prediction of the prior, with a growing standard deviation.
+        Without smoothing it is the prediction from the step before, which jumps at the steps.
+        """
+        return self.derivative(t, 0)
+
+    def derivative(self, t: Any, k: int = 1) -> Gaussian:
+        """The ``k``-th derivative of the solution at any time or times, ``0 <= k <= order``."""
+        if not 0 <= k <= self.solver.order:
+            raise ValueError(
+                f"k must be between 0 and the order {self.solver.order} of the solver, got {k}."
+            )
+        return self._gaussian(*self.path.evaluate(self.method, t, k))
+
+    def sample(self, n: int = 1, *, seed: Any = 0, t: Any = None) -> Array:
+        """Joint samples of the whole trajectory, shape ``(n, N, *shape)``.
+
+        Parameters
+        ----------
+        n
+            Number of samples.
+        seed
+            An integer, or a JAX random key.
+        t
+            Times within the solved interval; by default the times ``posterior.t``.
+        """
+        key = jax.random.key(seed) if isinstance(seed, int | np.integer) else seed
+        drawn = self.path.sample(self.method, int(n), key, t, self.spread)
+        return drawn.reshape(*drawn.shape[:-1], *self.shape)
+
+    @property
+    def log_evidence(self) -> Array:
+        """Logarithm of the evidence: of all residuals under the calibrated model."""
+        with double_precision():
+            return self._hand_out(self.method.diffusion.log_evidence(self.evidence))
+
+    @property
+    def diffusion(self) -> Array:
+        """The estimated diffusion ``σ²``.
+
+        Fixed models: a number (or one per component). Dynamic models: one row per step, shape
+        ``(N-1,)`` or ``(N-1, d)``; with ``save_at``, that of the step into which each time falls.
+        """
+        prior = self.method.prior
+        with double_precision():
+            if self.method.diffusion.fixed:
+                unit = prior.unit_noise(jnp.asarray(self.reference))
+                sigma2 = self.method.diffusion.calibration(self.evidence) / unit**2
+            else:
+                scale, h = self.path.noise()
+                unit = prior.unit_noise(jnp.asarray(h))
+                unit = unit[..., None] if self.method.diffusion.multivariate else unit
+                sigma2 = (scale / unit) ** 2
+            return self._hand_out(sigma2)
+
+    @property
+    def step_sizes(self) -> Array:
+        """Lengths of the accepted steps, shape ``(N-1,)``; negative when integrating backwards."""
+        return self.path.step_sizes()
+
+    @property
+    def status(self) -> Any:
+        """How the solve ended: a :class:`Status` (inside a trace, its code)."""
+        if is_traced(self.status_code) or np.ndim(self.status_code) > 0:
+            return self.status_code
+        return Status(int(self.status_code))
+
+    @property
+    def success(self) -> Any:
+        """Whether the end of the interval was reached."""
+        return self.status == Status.SUCCESS.value
+
+    @property
+    def message(self) -> str:
+        """How the solve ended, in words."""
+        status = self.status
+        if isinstance(status, Status):
+            return status.message
+        raise TypeError(
+            "message is for one finished solve: inside a trace or for a batch, use status."
+        )
+
+    def _gaussian(self, mean: Array, columns: Array) -> Gaussian:
+        mean = mean.reshape(*mean.shape[:-1], *self.shape)
+        return Gaussian(
+            mean, columns, self.spread, self.method.structure, self.method.diffusion.multivariate
+        )
+
+    def _hand_out(self, value: Any) -> Any:
+        """NumPy arrays outside a trace, so that no precision is lost with JAX's switch off."""
+        if on_host(self.path.t):
+            value = np.asarray(value)
+            return value[()] if value.ndim == 0 else value
+        return value
+
+    def __repr__(self) -> str:
+        if is_traced(self.path.t) or np.ndim(self.status_code) > 0:
+            return f"<Posterior of {self.solver.name}, t: {self.path.t!r}>"
+        lines = [f"Posterior of {self.solver.name}, {self.solver.diffusion.name} diffusion"]
+        if len(self.t):
+            lines.append(f"  t from {self.t[0]:g} to {self.t[-1]:g}, {len(self.t)} times")
+            mean, std = np.ravel(self.mean[-1]), np.ravel(self.std[-1])
+            shown = ", ".join(f"{m:.8g} ± {s:.1e}" for m, s in zip(mean[:4], std[:4], strict=True))
+            lines.append(f"  final value: {shown}{', ...' if len(mean) > 4 else ''}")
+        stats = self.stats
+        lines.append(
+            f"  {int(stats.steps)} steps ({int(stats.rejected)} rejected), "
+            f"{int(stats.f_evaluations)} evaluations of f, "
+            f"{int(stats.jacobian_evaluations)} of its Jacobian"
+        )
+        lines.append(f"  {self.message}")
+        return "\n".join(lines)

@@ -1,0 +1,27 @@
+"""Double precision, scoped: the user's own JAX switch is never touched."""
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+import jax
+import numpy as np
+
+
+def double_precision() -> AbstractContextManager[None]:
+    """Context in which JAX computes with 64 bits."""
+    return jax.enable_x64(True)
+
+
+def is_traced(*trees: Any) -> bool:
+    """Whether any leaf is a tracer: a value not known yet, inside jit, vmap, grad."""
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(trees))
+
+
+def on_host(value: Any) -> bool:
+    """Whether an array is NumPy's: a result outside a trace, to be handed out as it is."""
+    return isinstance(value, np.ndarray)
+
+
+def inside_trace() -> bool:
+    """Whether JAX is tracing here, also when no argument of ours is a tracer."""
+    return isinstance(jax.lax.neg(np.float32(0.0)), jax.core.Tracer)

@@ -1,0 +1,181 @@
+"""The user's ODE as the solvers see it: a vector field on flat vectors, and its Jacobian."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from probode.program import Program, trace
+
+DIAGONAL_LIMIT = 10_000
+"""Above this dimension the diagonal of a Jacobian is not computed by d products."""
+
+_PRODUCTS_AT_ONCE = 64
+
+
+class Field(eqx.Module):
+    """``f(t, y)`` for flat ``y`` of length ``d``, with parameters and Jacobian bound.
+
+    The programs are static (compared by what they compute), everything else is data.
+    """
+
+    program: Program = eqx.field(static=True)
+    jacobian_program: Program | None = eqx.field(static=True)
+    d: int = eqx.field(static=True)
+    constants: tuple[Any, ...]
+    jacobian_constants: tuple[Any, ...]
+    args: list[Any]
+
+    def __call__(self, t: Array, y: Float[Array, " d"]) -> Float[Array, " d"]:
+        """Evaluate the vector field."""
+        return self.program(self.constants, t, y, *self.args)
+
+    def jacobian(self, t: Array, y: Array) -> tuple[Array, Float[Array, "d d"]]:
+        """``f`` and ``∂f/∂y`` at ``(t, y)``."""
+        if self.jacobian_program is not None:
+            return self(t, y), self._user_jacobian(t, y)
+
+        def product(direction: Array) -> tuple[Array, Array]:
+            return jax.jvp(lambda y: self(t, y), (y,), (direction,))
+
+        value, jacobian = jax.vmap(product, out_axes=(None, 1))(jnp.eye(self.d))
+        return value, jacobian
+
+    def jacobian_diagonal(self, t: Array, y: Array) -> tuple[Array, Float[Array, " d"]]:
+        """``f`` and the diagonal of ``∂f/∂y``: exact, by one product for each component."""
+        if self.jacobian_program is not None:
+            jacobian = self._user_jacobian(t, y)
+            return self(t, y), jnp.diagonal(jacobian) if jacobian.ndim == 2 else jacobian
+
+        def entry(i: Array) -> Array:
+            direction = jnp.zeros(self.d).at[i].set(1.0)
+            return jax.jvp(lambda y: self(t, y), (y,), (direction,))[1][i]
+
+        every = jnp.arange(self.d)
+        if self.d <= _PRODUCTS_AT_ONCE:
+            return self(t, y), jax.vmap(entry)(every)
+        return self(t, y), jax.lax.map(entry, every, batch_size=_PRODUCTS_AT_ONCE)
+
+    def _user_jacobian(self, t: Array, y: Array) -> Array:
+        assert self.jacobian_program is not None
+        return self.jacobian_program(self.jacobian_constants, t, y, *self.args)
+
+
+def bind(
+    vector_field: Callable[..., Any],
+    t0: Array,
+    y0: Array,
+    args: tuple[Any, ...],
+    jac: Callable[..., Any] | Any | None,
+    *,
+    diagonal: bool,
+) -> Field:
+    """Trace ``vector_field(t, y, *args)`` (and ``jac``) on flat vectors.
+
+    ``diagonal`` says that the solver needs the diagonal of the Jacobian only; ``jac`` may then
+    return just that.
+    """
+    if not callable(vector_field):
+        raise TypeError(
+            f"vector_field must be a function f(t, y, *args), got {type(vector_field).__name__}."
+        )
+    if not isinstance(args, tuple | list):
+        raise TypeError(
+            f"args must be a tuple of parameters, got {type(args).__name__}. "
+            "For a single parameter write args=(parameter,)."
+        )
+    shape, d = y0.shape, y0.size
+    leaves, tree = jax.tree.flatten(tuple(args))
+    numeric = [_is_numeric(leaf) for leaf in leaves]
+
+    def flat(function: Callable[..., Any], check: Callable[[Any], Array]) -> Callable[..., Array]:
+        def evaluate(t: Array, y: Array, *values: Any) -> Array:
+            rest = iter(values)
+            full = [
+                next(rest) if is_data else leaf
+                for leaf, is_data in zip(leaves, numeric, strict=True)
+            ]
+            return check(function(t, y.reshape(shape), *jax.tree.unflatten(tree, full)))
+
+        return evaluate
+
+    def trace_flat(function: Callable[..., Any], check: Callable[[Any], Array]) -> Any:
+        data = [jnp.asarray(leaf) for leaf, is_data in zip(leaves, numeric, strict=True) if is_data]
+        return *_trace(flat(function, check), t0, y0.reshape(-1), data), data
+
+    def check_value(value: Any) -> Array:
+        return _real(value, "vector_field", (shape,)).reshape(d)
+
+    def check_jacobian(value: Any) -> Array:
+        expected = ((d,), (d, d)) if diagonal else ((d, d),)
+        return _real(value, "jac", expected)
+
+    try:
+        program, constants, data = trace_flat(vector_field, check_value)
+    except jax.errors.ConcretizationTypeError:
+        # A Python integer or switch among the parameters may steer the function's control flow
+        # (range(n), if flag): then it is part of the program, not data.
+        if not any(isinstance(leaf, int) for leaf in leaves):
+            raise
+        numeric = [
+            is_data and not isinstance(leaf, int)
+            for leaf, is_data in zip(leaves, numeric, strict=True)
+        ]
+        program, constants, data = trace_flat(vector_field, check_value)
+
+    jacobian_program, jacobian_constants = None, ()
+    if jac is not None:
+        jacobian = jac if callable(jac) else lambda t, y, *args: jnp.asarray(jac)
+        jacobian_program, jacobian_constants, data = trace_flat(jacobian, check_jacobian)
+    if diagonal and jac is None and d > DIAGONAL_LIMIT:
+        raise ValueError(
+            f"DiagonalEK1 needs the diagonal of the Jacobian, and y0 has {d} components: computing "
+            f"it by d products is refused above d = {DIAGONAL_LIMIT}. Pass jac=, a function "
+            "(t, y, *args) that returns the diagonal, or use EK0."
+        )
+    return Field(program, jacobian_program, d, constants, jacobian_constants, data)
+
+
+def _trace(function: Callable[..., Array], t: Array, y: Array, data: list[Any]) -> Any:
+    try:
+        return trace(function, t, y, *data)
+    except jax.errors.ConcretizationTypeError as error:
+        error.add_note(
+            "probode.solve traces the vector field with JAX: write it with jax.numpy, and replace "
+            "value-dependent branches by jnp.where or jax.lax.cond."
+        )
+        raise
+
+
+def _is_numeric(leaf: Any) -> bool:
+    return isinstance(leaf, bool | int | float | np.ndarray | np.generic | jax.Array)
+
+
+def _real(value: Any, who: str, shapes: tuple[tuple[int, ...], ...]) -> Array:
+    """Check what a user's function returned and convert it to float64."""
+    if value is None:
+        raise TypeError(f"{who} returned None: does it end with a return statement?")
+    try:
+        array = jnp.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"{who} must return an array of shape {_or(shapes)}, got {type(value).__name__} that "
+            f"does not convert to one: {error}"
+        ) from None
+    if jnp.issubdtype(array.dtype, jnp.complexfloating):
+        raise TypeError(f"{who} must return real numbers, got {array.dtype}: embed as (Re, Im).")
+    if array.shape not in shapes:
+        raise ValueError(
+            f"{who} must return an array of shape {_or(shapes)} (that of y0), got {array.shape}."
+            if who == "vector_field"
+            else f"{who} must return an array of shape {_or(shapes)}, got {array.shape}."
+        )
+    return array.astype(jnp.float64)
+
+
+def _or(shapes: tuple[tuple[int, ...], ...]) -> str:
+    return " or ".join(map(str, shapes))

@@ -1,0 +1,101 @@
+"""Functions as programs: trace once per call, compare by what was traced.
+
+A function is traced to JAX's intermediate language. Two functions that trace to the same program
+(say, a lambda written in a loop and created anew each time) are *equal*, so compiled code is found
+again; the arrays that they close over become inputs, so that new values do not recompile. The
+function object itself is not kept.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core
+
+
+class Program:
+    """A traced function of arrays: hashable, compared by structure."""
+
+    __slots__ = ("_hash", "_jaxpr", "_key")
+
+    def __init__(self, jaxpr: core.Jaxpr) -> None:
+        self._jaxpr = jaxpr
+        self._key = _jaxpr_key(jaxpr)
+        self._hash = hash(self._key)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Program) and self._hash == other._hash and self._key == other._key
+
+    def __call__(self, constants: Sequence[Any], *inputs: Any) -> Any:
+        """Run the program; it has one output."""
+        return jax.core.eval_jaxpr(self._jaxpr, constants, *inputs)[0]
+
+
+def trace(function: Callable[..., Any], *inputs: Any) -> tuple[Program, tuple[Any, ...]]:
+    """Trace ``function`` (of arrays, to one array) and return it with what it closes over."""
+    closed = jax.make_jaxpr(function)(*inputs)
+    constants = tuple(jnp.asarray(constant) for constant in closed.consts)
+    return Program(closed.jaxpr), constants
+
+
+def _jaxpr_key(jaxpr: core.Jaxpr) -> tuple[Any, ...]:
+    """Everything that decides what a program computes, as nested hashable tuples."""
+    numbers: dict[Any, int] = {}
+
+    def define(variable: Any) -> tuple[Any, ...]:
+        numbers[variable] = len(numbers)
+        aval: Any = variable.aval
+        return (aval.shape, aval.dtype, aval.weak_type)
+
+    def use(atom: Any) -> Any:
+        if isinstance(atom, core.Literal):
+            value, aval = np.asarray(atom.val), cast(Any, atom.aval)
+            return (value.shape, value.dtype.str, value.tobytes(), aval.weak_type)
+        return numbers[atom]
+
+    inputs = tuple(define(v) for v in (*jaxpr.constvars, *jaxpr.invars))
+    equations = []
+    for eqn in jaxpr.eqns:
+        read = tuple(use(atom) for atom in eqn.invars)
+        params = tuple((name, _param_key(value)) for name, value in sorted(eqn.params.items()))
+        write = tuple(define(v) for v in eqn.outvars)
+        equations.append((eqn.primitive, read, params, write))
+    return (inputs, tuple(equations), tuple(use(atom) for atom in jaxpr.outvars))
+
+
+class _ByIdentity:
+    """An unhashable parameter: equal to itself only."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def __hash__(self) -> int:
+        return id(self._value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _ByIdentity) and self._value is other._value
+
+
+def _param_key(value: Any) -> Any:
+    if isinstance(value, core.ClosedJaxpr):
+        return (_jaxpr_key(value.jaxpr), tuple(_param_key(const) for const in value.consts))
+    if isinstance(value, core.Jaxpr):
+        return _jaxpr_key(value)
+    if isinstance(value, tuple | list):
+        return tuple(_param_key(item) for item in value)
+    if isinstance(value, dict):
+        return tuple((key, _param_key(item)) for key, item in sorted(value.items()))
+    if isinstance(value, np.ndarray | np.generic):
+        return (value.shape, value.dtype.str, value.tobytes())
+    try:
+        hash(value)
+    except TypeError:
+        return _ByIdentity(value)
+    return value

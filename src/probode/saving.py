@@ -1,0 +1,201 @@
+"""Solving with the solution kept at given times only: memory for these, not for the steps.
+
+Fixed-point smoothing: between two save points the backward kernels of the steps are composed to
+one, so the smoother needs one kernel per save point. The steps themselves are not changed: the
+result is what dense output of a full solve would give at these times.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from probode.control import Control
+from probode.loop import Rows, Solve, advance, running, while_loop
+from probode.problem import Field
+from probode.smooth import (
+    Kernel,
+    Marginals,
+    backward_kernel,
+    compose,
+    identity_kernel,
+    rescaled,
+    spread_noise,
+)
+from probode.step import Method, State, extrapolate
+
+
+class Saving(eqx.Module):
+    """A solve that keeps what it passes at the save points."""
+
+    solve: Solve
+    point: State
+    """Where the running kernel ends: the latest save point or node that was dealt with."""
+    kernel: Kernel | None
+    """``p(x(last save point) | x(point))``; ``None`` when filtering only."""
+    saved: Rows
+    kernels: Kernel | None
+    """Row ``k``: from save point ``k`` to the next (the last one: to the end of the solve)."""
+    count: Array
+    """Save points dealt with so far."""
+
+
+def begin_saving(method: Method, solve: Solve, size: int, smooth: bool) -> Saving:
+    """Before the first step, with room for ``size`` save points."""
+
+    def room(x: Array) -> Array:
+        return jnp.full((size, *x.shape), jnp.nan, x.dtype)
+
+    kernel = identity_kernel(method, solve.state) if smooth else None
+    return Saving(
+        solve=solve,
+        point=solve.state,
+        kernel=kernel,
+        saved=jax.tree.map(room, Rows.of(solve)),
+        kernels=jax.tree.map(room, kernel),
+        count=jnp.zeros((), int),
+    )
+
+
+def run_saving(
+    method: Method,
+    field: Field,
+    control: Control,
+    saving: Saving,
+    t1: Array,
+    save_at: Float[Array, " K"],
+    attempts: Any,
+    bound: int | None = None,
+) -> Saving:
+    """Step on until the end, or until ``attempts`` more steps were tried.
+
+    Each iteration deals with one save point if one was passed, else attempts a step. ``bound``, if
+    given, is a static bound on the iterations, which makes the loop differentiable in reverse.
+    """
+    last = saving.solve.counts.attempted + attempts
+    backwards = t1 < saving.solve.state.t
+
+    def passed(saving: Saving) -> Array:
+        time = save_at[jnp.minimum(saving.count, save_at.shape[0] - 1)]
+        reached = saving.solve.state.t
+        behind = jnp.where(backwards, time >= reached, time <= reached)
+        return behind & (saving.count < save_at.shape[0])
+
+    def proceed(saving: Saving) -> Array:
+        solve = saving.solve
+        return (running(solve) & (solve.counts.attempted < last)) | passed(saving)
+
+    def body(saving: Saving) -> Saving:
+        return jax.lax.cond(
+            passed(saving),
+            lambda saving: _save(method, saving, save_at),
+            lambda saving: _step(method, field, control, saving, t1),
+            saving,
+        )
+
+    saving = _catch_up(method, while_loop(proceed, body, saving, bound))
+    kernels = _store_kernel(saving, saving.kernel)
+    return eqx.tree_at(lambda s: s.kernels, saving, kernels, is_leaf=lambda x: x is None)
+
+
+def _step(method: Method, field: Field, control: Control, saving: Saving, t1: Array) -> Saving:
+    saving = _catch_up(method, saving)
+    solve, _ = advance(method, field, control, saving.solve, t1)
+    return eqx.tree_at(lambda s: s.solve, saving, solve)
+
+
+def _transition(method: Method, saving: Saving, t: Array) -> tuple[Array, Array]:
+    """Length and process noise of the transition from ``point`` to ``t`` inside the last step."""
+    h = t - saving.point.t
+    h = jnp.where(h == 0.0, 1.0, h)
+    return h, saving.solve.scale * method.prior.noise_scale(h / saving.solve.state.h)
+
+
+def _kernel_to(method: Method, saving: Saving, t: Array) -> Kernel | None:
+    """The running kernel, extended to time ``t``. Before the first save point none is needed."""
+    so_far = saving.kernel
+    if so_far is None:
+        return None
+
+    def extend() -> Kernel:
+        h, scale = _transition(method, saving, t)
+        return compose(method, so_far, backward_kernel(method, saving.point, h, scale))
+
+    needed = (saving.point.t != t) & (saving.count > 0)
+    return jax.lax.cond(needed, extend, lambda: so_far)
+
+
+def _catch_up(method: Method, saving: Saving) -> Saving:
+    """Bring the running kernel up to the latest node."""
+    state = saving.solve.state
+    kernel = _kernel_to(method, saving, state.t)
+    return Saving(saving.solve, state, kernel, saving.saved, saving.kernels, saving.count)
+
+
+def _store_kernel(saving: Saving, kernel: Kernel | None) -> Kernel | None:
+    """The kernels with the one that starts at the latest save point written down."""
+    if kernel is None:
+        return None
+    return _write(saving.kernels, jnp.maximum(saving.count - 1, 0), kernel)
+
+
+def _save(method: Method, saving: Saving, save_at: Array) -> Saving:
+    """Record the save point that the last step passed; the running kernel starts anew there."""
+    solve, t = saving.solve, save_at[saving.count]
+    h, scale = _transition(method, saving, t)
+    inside = extrapolate(method, saving.point, h, scale)
+    at_node = t == solve.state.t
+    inside = jax.tree.map(lambda a, b: jnp.where(at_node, a, b), solve.state, inside)
+
+    row = Rows(t, inside.h, solve.scale, inside.mean, inside.factor)
+    kernels = _store_kernel(saving, _kernel_to(method, saving, t))
+    kernel = None if saving.kernel is None else identity_kernel(method, inside)
+    return Saving(
+        solve, inside, kernel, _write(saving.saved, saving.count, row), kernels, saving.count + 1
+    )
+
+
+def _write(buffer: Any, i: Array, row: Any) -> Any:
+    return jax.tree.map(lambda xs, x: xs.at[i].set(x), buffer, row)
+
+
+def smooth_saved(method: Method, saving: Saving) -> Marginals:
+    """Marginals at the save points given all steps; rows that were not reached stay NaN."""
+    saved, kernels, count = saving.saved, saving.kernels, saving.count
+    assert kernels is not None
+
+    def body(right: State, i: Array) -> tuple[State, Marginals]:
+        kernel = jax.tree.map(lambda x: x[i], kernels)
+        reached = i < count
+        # NaN rows must not touch the rows before them: give the kernel something harmless.
+        kernel = jax.tree.map(lambda x: jnp.where(reached, x, 1.0), kernel)
+        left = kernel.marginalize(method, right, saved.t[i])
+        factor = rescaled(method, left.factor, left.h, jnp.where(reached, saved.h[i], 1.0))
+        left = State(left.t, saved.h[i], left.mean, factor)
+        right = jax.tree.map(lambda a, b: jnp.where(reached, a, b), left, right)
+        row = Marginals(right.mean, right.factor)
+        return right, jax.tree.map(lambda x: jnp.where(reached, x, jnp.nan), row)
+
+    indices = jnp.arange(saved.t.shape[0])
+    return jax.lax.scan(body, saving.solve.state, indices, reverse=True)[1]
+
+
+def sample_saved(
+    method: Method, saving: Saving, noise: Float[Array, "K1 n d"], spread: Array
+) -> Float[Array, "K d"]:
+    """One joint draw of ``y`` at the save points; ``noise`` is standard normal, one row more."""
+    kernels, end = saving.kernels, saving.solve.state
+    assert kernels is not None
+    last = end.mean + spread * spread_noise(method, end.factor, end.h, noise[-1])
+
+    def body(right: Array, row: tuple[Array, Array]) -> tuple[Array, Array]:
+        i, noise = row
+        kernel = jax.tree.map(lambda x: jnp.where(i < saving.count, x[i], 1.0), kernels)
+        left = kernel.draw(method, right, noise, spread)
+        reached = i < saving.count
+        return jnp.where(reached, left, right), jnp.where(reached, left[0], jnp.nan)
+
+    rows = (jnp.arange(saving.saved.t.shape[0]), noise[:-1])
+    return jax.lax.scan(body, last, rows, reverse=True)[1]

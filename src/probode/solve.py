@@ -1,0 +1,292 @@
+"""``solve``: the JAX-native front door."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from probode import engine, loop, saving, smooth
+from probode.control import ConstantStep, Control, GridSteps, PControl, PIControl
+from probode.engine import Inputs, Monitor, one_blas_thread
+from probode.paths import NodePath, Path, SavedPath
+from probode.posterior import Posterior, Stats
+from probode.precision import double_precision, inside_trace, is_traced
+from probode.problem import bind
+from probode.smooth import Marginals
+from probode.solvers import EK1, Solver
+from probode.status import Status
+from probode.step import Method
+
+
+def solve(
+    vector_field: Callable[..., Any],
+    t_span: Any,
+    y0: Any,
+    args: tuple[Any, ...] = (),
+    *,
+    solver: Solver = EK1(),
+    control: PControl = PIControl(),
+    grid: Any = None,
+    step: Any = None,
+    smooth: bool = True,
+    save_at: Any = None,
+    max_steps: int | None = None,
+    jac: Any = None,
+    time_limit: float | None = None,
+    callback: Callable[[engine.Progress], Any] | None = None,
+) -> Posterior:
+    """Solve ``y' = f(t, y)``, ``y(t0) = y0`` and return a posterior over the solution.
+
+    Parameters
+    ----------
+    vector_field
+        ``f(t, y, *args)``, traceable by JAX; returns an array of the shape of ``y0``.
+    t_span
+        ``(t0, t1)``; ``t1 < t0`` integrates backwards.
+    y0
+        Initial value: a number or an array of any shape.
+    args
+        Parameters passed on to ``vector_field``: numbers, arrays, pytrees of them.
+    solver
+        ``EK0(order, diffusion)``, ``EK1(...)`` or ``DiagonalEK1(...)``.
+    control
+        ``PIControl(rtol, atol)`` or ``PControl(rtol, atol)``: adaptive step sizes.
+    grid
+        Times of all steps, from ``t0`` to ``t1``, instead of adaptive step sizes.
+    step
+        A constant step size instead of adaptive ones.
+    smooth
+        Condition on the whole solve (smoother) or on the past only (filter).
+    save_at
+        Times at which to keep the solution, in the order of integration. Memory is then
+        proportional to their number, not to the number of steps; ``save_at=t1`` keeps the final
+        state only. With ``save_at`` or ``grid``, ``solve`` runs inside ``jit``, ``vmap``, ``grad``.
+    max_steps
+        Bound for the number of attempted steps. Inside a trace it also makes an adaptive solve
+        differentiable in reverse mode.
+    jac
+        ``(t, y, *args) -> (d, d)`` (for ``DiagonalEK1`` also the diagonal ``(d,)``), or a constant
+        matrix; by default automatic differentiation.
+    time_limit
+        Seconds after which to stop with what there is.
+    callback
+        Called a few times a second with the progress; returning something true stops the solve.
+
+    Returns
+    -------
+    Posterior
+        Always, also when the end was not reached: see ``status`` and ``message``.
+
+    Examples
+    --------
+    >>> import probode
+    >>> posterior = probode.solve(lambda t, y: -y, (0.0, 1.0), 1.0)
+    >>> bool(abs(posterior.mean[-1] - 0.36787944) < 1e-6)
+    True
+    """
+    if not isinstance(solver, Solver):
+        raise TypeError(f"solver must be EK0(...), EK1(...) or DiagonalEK1(...), got {solver!r}.")
+    if max_steps is not None and (isinstance(max_steps, bool) or int(max_steps) < 1):
+        raise ValueError(f"max_steps must be a positive integer, got {max_steps!r}.")
+    with double_precision(), one_blas_thread():
+        t0, t1 = _span(t_span)
+        y0 = _initial_value(y0)
+        grid = None if grid is None else _grid(grid, t0, t1)
+        times = None if save_at is None else _save_times(save_at, t0, t1)
+        field = bind(vector_field, t0, y0, args, jac, diagonal=solver.jacobian == "diagonal")
+        steps = _control(control, grid, step, y0.shape)
+        method = solver.method(field.d)
+        flat = y0.reshape(-1)
+        traced = is_traced(field, steps, t0, t1, flat, times) or inside_trace()
+        if traced and times is None and grid is None:
+            raise ValueError(
+                "solve inside jit, vmap or grad needs an output of known size: pass save_at (the "
+                "times at which you want the solution) or grid (the times of all steps)."
+            )
+        inputs = Inputs(method, solver.initialization, field, steps, t0, t1, flat)
+        if traced:
+            bound = None if max_steps is None else int(max_steps)
+            result = _solve_traced(inputs, times, grid, smooth, bound)
+        else:
+            monitor = Monitor(max_steps, time_limit, callback, y0.shape)
+            result = _solve_eagerly(inputs, times, smooth, monitor)
+        path, final, status = result
+        return Posterior(
+            path=path,
+            solver=solver,
+            method=method,
+            shape=y0.shape,
+            evidence=final.evidence,
+            reference=final.reference,
+            stats=_stats(method, solver, steps, final),
+            status_code=status,
+        )
+
+
+def _solve_eagerly(
+    inputs: Inputs, times: Array | None, smoothing: bool, monitor: Monitor
+) -> tuple[Path, loop.Solve, Any]:
+    """Outside a trace: chunk by chunk, results as NumPy arrays."""
+    method = inputs.method
+    if times is None:
+        final, status, chunks = engine.solve_all(inputs, monitor)
+        first = engine.first_row(final, chunks)
+        rows = engine.collect(chunks, [chunk.rows for chunk in chunks], first)
+        smoothed = None
+        if smoothing:
+            buffers = engine.smooth_all(method, final, chunks)
+            head = Marginals(first.mean, first.factor)
+            if buffers:
+                head = jax.tree.map(lambda x: x[0], buffers[0])
+            smoothed = engine.collect(chunks, buffers, head)
+        path: Path = NodePath(rows, smoothed)
+    else:
+        kept, status = engine.solve_saving(inputs, times, smoothing, monitor)
+        final = kept.solve
+        marginals = (
+            engine.smooth_saved(method, kept)
+            if smoothing
+            else Marginals(kept.saved.mean, kept.saved.factor)
+        )
+        reached = int(kept.count)
+        saved, marginals = jax.tree.map(lambda x: np.asarray(x)[:reached], (kept.saved, marginals))
+        path = SavedPath(saved, marginals, kept)
+    return path, jax.tree.map(np.asarray, final), np.asarray(status.value)
+
+
+def _solve_traced(
+    inputs: Inputs,
+    times: Array | None,
+    grid: Array | None,
+    smoothing: bool,
+    bound: int | None,
+) -> tuple[Path, loop.Solve, Any]:
+    """Inside a trace: everything of known size."""
+    method, _, field, control, _, t1, _ = inputs
+    state = loop.begin(*inputs)
+    if times is None:
+        assert grid is not None
+        final, rows = loop.run_grid(method, grid.shape[0] - 1, field, control, state, t1)
+        smoothed = smooth.smooth_rows(method, rows) if smoothing else None
+        return NodePath(rows, smoothed), final, final.status
+    kept = saving.begin_saving(method, state, times.shape[0], smoothing)
+    if grid is not None:
+        bound = grid.shape[0] - 1
+    attempts = np.iinfo(np.int64).max if bound is None else bound
+    iterations = None if bound is None else bound + times.shape[0]
+    kept = saving.run_saving(method, field, control, kept, t1, times, attempts, iterations)
+    marginals = (
+        saving.smooth_saved(method, kept)
+        if smoothing
+        else Marginals(kept.saved.mean, kept.saved.factor)
+    )
+    status = kept.solve.status
+    status = jnp.where(status == Status.RUNNING.value, Status.MAX_STEPS.value, status)
+    return SavedPath(kept.saved, marginals, kept), kept.solve, status
+
+
+def _stats(method: Method, solver: Solver, control: Control, final: loop.Solve) -> Stats:
+    attempted, accepted = final.counts
+    start = solver.initialization.evaluations(solver.order) + control.start_evaluations()
+    return Stats(
+        steps=attempted,
+        accepted=accepted,
+        rejected=attempted - accepted,
+        f_evaluations=attempted + start,
+        jacobian_evaluations=0 if method.jacobian == "none" else attempted,
+    )
+
+
+def _control(control: Any, grid: Array | None, step: Any, shape: tuple[int, ...]) -> Control:
+    if grid is not None:
+        if step is not None:
+            raise ValueError("pass grid or step, not both.")
+        return GridSteps(grid)
+    if step is not None:
+        size = jnp.asarray(step, float)
+        if size.ndim != 0:
+            raise ValueError(
+                f"step must be a number, got shape {size.shape}; for given times use grid."
+            )
+        if not is_traced(size) and not (np.isfinite(size) and size > 0):
+            raise ValueError(f"step must be positive and finite, got {step!r}.")
+        return ConstantStep(size)
+    if not isinstance(control, PControl):
+        raise TypeError(
+            f"control must be PIControl(rtol, atol) or PControl(rtol, atol), got {control!r}."
+        )
+    return control.flat(shape)
+
+
+def _number(value: Any, what: str) -> Array:
+    """Convert to float64, refusing what is not made of real numbers."""
+    try:
+        array = jnp.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{what} must be made of real numbers, got {value!r}: {error}") from None
+    if jnp.issubdtype(array.dtype, jnp.complexfloating):
+        raise TypeError(f"{what} must be real, got {array.dtype}: embed it as (Re, Im).")
+    array = array.astype(float)
+    if not is_traced(array) and not np.all(np.isfinite(array)):
+        raise ValueError(f"{what} must be finite, got {value!r}.")
+    return array
+
+
+def _span(t_span: Any) -> tuple[Array, Array]:
+    if not isinstance(t_span, jax.Array | np.ndarray | tuple | list) or len(t_span) != 2:
+        raise ValueError(f"t_span must be a pair (t0, t1), got {t_span!r}.")
+    t0, t1 = (_number(t, "t_span") for t in t_span)
+    if t0.ndim or t1.ndim:
+        raise ValueError(f"t_span must be a pair of numbers, got shapes {t0.shape}, {t1.shape}.")
+    return t0, t1
+
+
+def _initial_value(y0: Any) -> Array:
+    value = _number(y0, "y0")
+    if value.size == 0:
+        raise ValueError(f"y0 must have at least one component, got shape {value.shape}.")
+    return value
+
+
+def _grid(grid: Any, t0: Array, t1: Array) -> Array:
+    times = _number(grid, "grid")
+    if times.ndim != 1 or times.shape[0] < 2:
+        raise ValueError(f"grid must be a vector of at least two times, got shape {times.shape}.")
+    if not is_traced(times, t0, t1):
+        if times[0] != t0 or times[-1] != t1:
+            raise ValueError(
+                f"grid must go from t0 = {float(t0):g} to t1 = {float(t1):g}, got one from "
+                f"{float(times[0]):g} to {float(times[-1]):g}."
+            )
+        _check_order("grid", times, t0, t1)
+    return times
+
+
+def _save_times(save_at: Any, t0: Array, t1: Array) -> Array:
+    times = jnp.atleast_1d(_number(save_at, "save_at"))
+    if times.ndim != 1 or times.shape[0] == 0:
+        raise ValueError(f"save_at must be a time or a vector of times, got shape {times.shape}.")
+    if not is_traced(times, t0, t1):
+        _check_order("save_at", times, t0, t1)
+        low, high = sorted((float(t0), float(t1)))
+        if np.any((np.asarray(times) < low) | (np.asarray(times) > high)):
+            raise ValueError(
+                f"save_at must lie between t0 = {float(t0):g} and t1 = {float(t1):g}, got times "
+                f"from {float(times.min()):g} to {float(times.max()):g}."
+            )
+    return times
+
+
+def _check_order(what: str, times: Array, t0: Array, t1: Array) -> None:
+    forward = bool(t1 >= t0)
+    steps = np.diff(np.asarray(times)) * (1.0 if forward else -1.0)
+    if np.any(steps <= 0):
+        i = int(np.argmax(steps <= 0))
+        raise ValueError(
+            f"{what} must be strictly {'increasing' if forward else 'decreasing'} (the direction "
+            f"from t0 to t1), but {what}[{i}] = {float(times[i]):g} is followed by "
+            f"{float(times[i + 1]):g}."
+        )

@@ -1,0 +1,46 @@
+"""How a solve ended: codes that are their message."""
+
+from enum import IntEnum
+
+
+class Status(IntEnum):
+    """How a solve ended. ``Status.SUCCESS`` is 0, every failure is negative."""
+
+    RUNNING = 1
+    SUCCESS = 0
+    STEP_TOO_SMALL = -1
+    NOT_FINITE = -2
+    MAX_STEPS = -3
+    INTERRUPTED = -4
+    TIME_LIMIT = -5
+    CALLBACK = -6
+    START_NOT_FINITE = -7
+
+    @property
+    def message(self) -> str:
+        """The code in words."""
+        return _MESSAGES[self]
+
+
+_MESSAGES = {
+    Status.RUNNING: "The solver has not reached the end of the integration interval yet.",
+    Status.SUCCESS: "The solver successfully reached the end of the integration interval.",
+    Status.STEP_TOO_SMALL: "Required step size is less than spacing between numbers.",
+    Status.NOT_FINITE: (
+        "The vector field returned NaN or Inf, also for the smallest steps; the solution up to "
+        "there is returned."
+    ),
+    Status.MAX_STEPS: (
+        "The maximal number of steps was reached before the end of the integration interval. If "
+        "the steps are tiny, the problem may be stiff for this solver: try EK1, or a lower order "
+        "(EK0 above order 5 is limited by stability); otherwise raise max_steps."
+    ),
+    Status.INTERRUPTED: "The solve was interrupted; the solution up to there is returned.",
+    Status.TIME_LIMIT: "The time limit was reached; the solution up to there is returned.",
+    Status.CALLBACK: "The callback stopped the solve; the solution up to there is returned.",
+    Status.START_NOT_FINITE: (
+        "The vector field or its derivatives at the initial value are NaN or Inf. If only the "
+        "derivatives are (a kink, a square root at zero), use initialization='runge-kutta' or "
+        "'diffuse'."
+    ),
+}

@@ -1,0 +1,133 @@
+"""One step of the filter: predict, calibrate, estimate the error, update."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from probode import gaussian
+from probode.diffusion import Diffusion, Evidence, Innovation
+from probode.linearize import Residual, VectorField, local_noise, residual
+from probode.prior import IWP
+from probode.structure import Structure
+
+
+@dataclass(frozen=True)
+class Method:
+    """Everything static about a solver on a problem of dimension ``d``."""
+
+    prior: IWP
+    structure: Structure
+    jacobian: str
+    """What the linearisation uses: "none", "diagonal" or "full"."""
+    diffusion: Diffusion
+
+
+class State(eqx.Module):
+    """A Gaussian over the state at time ``t``.
+
+    The mean is in plain units, the right factor of the covariance in the coordinates ``T(h)`` of
+    the step that led here: ``Cov(x) = T(h) RᵀR T(h)``.
+    """
+
+    t: Array
+    h: Array
+    mean: Float[Array, "n d"]
+    factor: Array
+
+
+class Attempt(NamedTuple):
+    """A step up to the point where it is accepted or rejected: no covariance moved yet."""
+
+    t: Array
+    h: Array
+    mean: Float[Array, "n d"]
+    """Predicted mean."""
+    residual: Residual
+    scale: Array
+    """``s`` of the step: standard deviation of its process noise, in units of y'."""
+    error: Float[Array, " d"]
+    """Estimate of the local error."""
+
+
+def moved_factor(method: Method, state: State, h: Array) -> Array:
+    """``R Ãᵀ`` in the coordinates of a step of length ``h``: prediction without its noise."""
+    change = method.prior.powers(state.h / h)
+    return method.structure.transit(state.factor, method.prior.transition * change)
+
+
+def predicted_factor(method: Method, state: State, h: Array, scale: Array) -> Array:
+    """Rows of a factor of the predicted covariance: ``R Ãᵀ`` over ``s R_Q``."""
+    moved = moved_factor(method, state, h)
+    noise = method.structure.noise(method.prior.noise_factor, scale)
+    return jnp.concatenate([moved, noise], axis=-2)
+
+
+def attempt(
+    method: Method,
+    field: VectorField,
+    state: State,
+    t_next: Array,
+    reference: Array,
+    evidence: Evidence,
+) -> Attempt:
+    """Predict the mean, evaluate, calibrate and estimate the local error of a step.
+
+    1. ``m⁻ = A m``,  ``z = E1 m⁻ - f(t+h, E0 m⁻)``,  ``H = E1 - J E0``
+    2. ``s`` from the diffusion model, in units where ``T_1 = 1``
+    3. ``error = |h| s sqrt(diag(H Q̃ Hᵀ))``
+
+    ``reference`` is the step length whose unit a fixed diffusion is measured in.
+    """
+    h = t_next - state.t
+    coords = method.prior.coordinates(h)
+    mean = method.prior.predict_mean(state.mean, coords)
+    observation = residual(field, t_next, mean, method.jacobian)
+
+    local = local_noise(method.prior, coords, observation)
+    local_scale = method.diffusion.local_scale(local)
+    unit = method.prior.noise_scale(h / reference) if method.diffusion.fixed else jnp.ones(())
+    scale = method.diffusion.step_scale(local_scale, unit)
+
+    proposal = Attempt(t_next, h, mean, observation, scale, mean[0])
+    innovation = None
+    if method.diffusion.needs_innovation:
+        innovation = update(method, state, proposal)[1]
+    error_scale = method.diffusion.error_scale(local_scale, unit, evidence, innovation)
+    return proposal._replace(error=jnp.abs(h) * error_scale * local.std)
+
+
+def update(method: Method, state: State, step: Attempt) -> tuple[State, Innovation]:
+    """Condition the prediction on ``z = 0``: all the covariance work of a step, in one QR."""
+    structure, z = method.structure, step.residual.z
+    coords = method.prior.coordinates(step.h)
+    factor = predicted_factor(method, state, step.h, step.scale)
+    observed = structure.observe(factor, coords[0], step.residual.jacobian)
+
+    # Exact data make innovations singular: a constant f has no residual, hence no diffusion.
+    blank = jnp.all(observed == 0.0, axis=-2)
+    noise = None
+    if not method.diffusion.fixed:
+        noise = structure.cut_noise(step.residual.rounding)
+        noise = jnp.where(blank & (noise == 0.0), 1.0, noise)
+
+    result = gaussian.condition(factor, observed, structure.cut_residual(z), noise)
+    mean = step.mean - coords[:, None] * structure.join(result.correction)
+
+    pivots = jnp.where(blank, 1.0, jnp.abs(result.pivots)).reshape(-1)
+    innovation = Innovation(
+        whitened=structure.join_residual(jnp.where(blank[..., None], 0.0, result.whitened)),
+        log_det=jnp.broadcast_to(2.0 * jnp.log(pivots), z.shape),
+        observed=jnp.broadcast_to(1.0 - blank.reshape(-1), z.shape),
+    )
+    return State(step.t, step.h, mean, result.factor), innovation
+
+
+def extrapolate(method: Method, state: State, h: Array, scale: Array) -> State:
+    """Predict over a time ``h`` with process noise ``scale``, without any observation."""
+    coords = method.prior.coordinates(h)
+    mean = method.prior.predict_mean(state.mean, coords)
+    factor = gaussian.triangularize(predicted_factor(method, state, h, scale))
+    return State(state.t + h, h, mean, factor)
