@@ -7,7 +7,7 @@ eps |f| / |z| in a diffusion that is estimated from a residual z (a difference),
 """
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 import jax.numpy as jnp
 import numpy as np
@@ -18,9 +18,7 @@ from oracle import to_numpy
 import probode
 
 FIELDS = {
-    "lotka-volterra": lambda t, y: jnp.stack(
-        [1.5 * y[0] - y[0] * y[1], -3 * y[1] + y[0] * y[1]]
-    ),
+    "lotka-volterra": lambda t, y: jnp.stack([1.5 * y[0] - y[0] * y[1], -3 * y[1] + y[0] * y[1]]),
     "logistic": lambda t, y: 3 * y * (1 - y),
     "nonautonomous": lambda t, y: jnp.stack(
         [-y[0] * y[1] + jnp.sin(t), y[0] - 0.5 * y[1] * jnp.cos(t)]
@@ -66,7 +64,7 @@ class Pair:
         return self.oracle.d
 
 
-@lru_cache(maxsize=None)
+@cache
 def solve_both(problem: str, linearization: str, diffusion: str, order: int) -> Pair:
     size, number = STEPS[order]
     steps = size * np.random.default_rng(order).uniform(0.7, 1.3, number)

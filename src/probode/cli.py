@@ -216,9 +216,8 @@ def _with_start(
     span = problem.t_span if t_span is None else (t_span[0], t_span[1])
     start = problem.y0 if y0 is None else np.array(y0)
     if start.shape != problem.y0.shape:
-        raise ValueError(
-            f"{problem.name} needs --y0 of {problem.dimension} numbers, got {start.size}."
-        )
+        d = problem.dimension
+        raise ValueError(f"--y0: {problem.name} is of dimension {d}, got {start.size} numbers.")
     same = span[0] == problem.t_span[0] and np.array_equal(start, problem.y0)
     return dataclasses.replace(
         problem,

@@ -20,6 +20,10 @@ _STRETCH = 1.0 + 1e-10
 """A step that would end this close to the end is stretched to it."""
 
 
+_SLIVER = 1e-6
+"""A constant step that ends nearer to the end than this part of its length goes there."""
+
+
 class ControlState(NamedTuple):
     """What a control remembers between steps."""
 
@@ -242,6 +246,15 @@ class ConstantStep(Control):
     """Steps of one length, whatever the error; the last one is shortened to end at ``t1``."""
 
     size: Array
+    start: Array
+    """Where the solve begins: steps are counted from there, so that rounding does not add up."""
+
+    def next_time(self, state: ControlState, t: Array, t1: Array) -> Array:
+        """``start + k size``, or ``t1`` where that is as near as rounding can tell."""
+        following = self.start + (state.accepted + 1) * state.h
+        reached = jnp.abs(t1 - following) < _SLIVER * self.size
+        beyond = (following - t1) * state.h > 0.0
+        return jnp.where(reached | beyond, t1, following)
 
     def first_step(self, field: VectorField, t0: Array, t1: Array, y0: Array, q: int) -> Array:
         """The length, with the sign of the direction of integration."""

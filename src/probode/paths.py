@@ -61,7 +61,7 @@ def _select(method: Method, h: Array, mean: Array, factor: Array, k: int) -> tup
     columns = method.structure.select(factor, k)
     weight = abs(method.prior.coordinate(h, k))
     extra = columns.ndim - weight.ndim
-    return mean[..., k, :], columns * weight.reshape(*weight.shape, *[1] * extra)
+    return mean[..., k, :], columns * weight.reshape((*weight.shape, *[1] * extra))
 
 
 class NodePath(Path):
@@ -100,8 +100,8 @@ class NodePath(Path):
                 local = partial(_evaluate, method, k, smooth)
                 mean, columns = jax.vmap(local)(*inputs)
         return (
-            mean.reshape(*times.shape, *mean.shape[1:]),
-            columns.reshape(*times.shape, *columns.shape[1:]),
+            mean.reshape((*times.shape, *mean.shape[1:])),
+            columns.reshape((*times.shape, *columns.shape[1:])),
         )
 
     def _around(self, xp: Any, t: Any) -> tuple[Any, ...]:

@@ -70,8 +70,8 @@ def figure(
     Parameters
     ----------
     posterior
-        What :func:`probode.solve` returned. Computed with ``save_at`` it is drawn at
-        ``posterior.t`` only, and without the panel of the step sizes.
+        What :func:`probode.solve` returned. A filter (``smooth=False``) is drawn at its steps; a
+        solution computed with ``save_at`` at these times only, without the panel of step sizes.
     names
         One name per component of ``y`` (flattened in C order); by default ``y1``, ``y2``, ...
     reference

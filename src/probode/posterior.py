@@ -65,7 +65,7 @@ class Gaussian(eqx.Module):
         """The calibration with axes for the times, between those of a batch and the components."""
         spread = self.spread if self.multivariate else self.spread[..., None]
         times = ndim - spread.ndim
-        return spread.reshape(*spread.shape[:-1], *[1] * times, spread.shape[-1])
+        return spread.reshape((*spread.shape[:-1], *[1] * times, spread.shape[-1]))
 
 
 class Posterior(eqx.Module):
@@ -147,7 +147,7 @@ class Posterior(eqx.Module):
         """
         key = jax.random.key(seed) if isinstance(seed, int | np.integer) else seed
         drawn = self.path.sample(self.method, int(n), key, t, self.spread)
-        return drawn.reshape(*drawn.shape[:-1], *self.shape)
+        return drawn.reshape((*drawn.shape[:-1], *self.shape))
 
     @property
     def log_evidence(self) -> Array:
@@ -202,7 +202,7 @@ class Posterior(eqx.Module):
         )
 
     def _gaussian(self, mean: Array, columns: Array) -> Gaussian:
-        mean = mean.reshape(*mean.shape[:-1], *self.shape)
+        mean = mean.reshape((*mean.shape[:-1], *self.shape))
         return Gaussian(
             mean, columns, self.spread, self.method.structure, self.method.diffusion.multivariate
         )

@@ -62,6 +62,12 @@ class IWP:
         return np.array([[comb(q - i, q - j) for j in range(q + 1)] for i in range(q + 1)], float)
 
     @cached_property
+    def inverse_transition(self) -> np.ndarray:
+        """``Ã⁻¹``, entries ``(-1)^(i+j) binom(q-i, q-j)``."""
+        signs = (-1.0) ** np.add.outer(np.arange(self.size), np.arange(self.size))
+        return signs * self.transition
+
+    @cached_property
     def noise_factor(self) -> np.ndarray:
         """Right factor of ``Q̃``: upper triangular, ``noise_factorᵀ noise_factor = Q̃``."""
         return _noise_cholesky(self.order).T.copy()

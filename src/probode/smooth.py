@@ -7,14 +7,16 @@ Everything here goes through one object, the backward kernel ``p(x | x⁺)`` com
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from probode import gaussian
 from probode.loop import Rows
 from probode.step import Method, State, extrapolate, moved_factor
 
-_LEAST_NOISE = 1e-150
-"""Process noise (in units of y') that stands in for exactly none, so that a kernel exists."""
+_EPSILON = float(np.finfo(float).eps)
+_RESOLVED = 10 * _EPSILON
+"""Process noise below this part of what it is added to is lost in rounding."""
 
 
 class Kernel(eqx.Module):
@@ -68,12 +70,25 @@ def spread_noise(method: Method, factor: Array, h: Array, noise: Float[Array, "n
 def backward_kernel(method: Method, state: State, h: Array, scale: Array) -> Kernel:
     """Kernel from a filtering state, over a time ``h`` with process noise ``scale``."""
     prior, structure = method.prior, method.structure
-    noise = structure.noise(prior.noise_factor, jnp.maximum(scale, _LEAST_NOISE))
-    after = jnp.concatenate([moved_factor(method, state, h), noise], axis=-2)
+    coords = prior.coordinates(h)
+    moved = moved_factor(method, state, h)
+    if not method.diffusion.fixed:
+        # A step adds at least the rounding of y. A kernel that took y⁺ for more exact than that
+        # would turn its last digit into a derivative.
+        rounding = _EPSILON * jnp.abs(state.mean[0] / coords[0])
+        scale = jnp.maximum(scale, jax.lax.stop_gradient(structure.common(rounding)))
+    noise = structure.noise(prior.noise_factor, scale)
     before = rescaled(method, state.factor, state.h, h)
-    reversal = gaussian.revert(after, before)
-    center = prior.predict_mean(state.mean, prior.coordinates(h))
-    return Kernel(state.mean, center, reversal.gain_transposed, reversal.factor, h, h)
+    reversal = gaussian.revert(jnp.concatenate([moved, noise], axis=-2), before)
+
+    # The regression of x on x⁺ divides by the noise in directions where x is known exactly. Where
+    # rounding hides the noise (a step without residual), x⁺ = A x: the kernel is A⁻¹, and certain.
+    pivots = jnp.abs(jnp.diagonal(noise, axis1=-2, axis2=-1))
+    resolved = jnp.all(pivots >= _RESOLVED * gaussian.std_of(moved), axis=-1)[..., None, None]
+    gain = jnp.where(resolved, reversal.gain_transposed, structure.widen(prior.inverse_transition.T))
+    factor = jnp.where(resolved, reversal.factor, 0.0)
+    center = prior.predict_mean(state.mean, coords)
+    return Kernel(state.mean, center, gain, factor, h, h)
 
 
 def identity_kernel(method: Method, state: State) -> Kernel:

@@ -91,13 +91,15 @@ def solve(
         raise TypeError(f"solver must be EK0(...), EK1(...) or DiagonalEK1(...), got {solver!r}.")
     if max_steps is not None and (isinstance(max_steps, bool) or int(max_steps) < 1):
         raise ValueError(f"max_steps must be a positive integer, got {max_steps!r}.")
+    if time_limit is not None and not time_limit > 0:
+        raise ValueError(f"time_limit must be a positive number of seconds, got {time_limit!r}.")
     with double_precision(), one_blas_thread():
         t0, t1 = _span(t_span)
         y0 = _initial_value(y0)
         grid = None if grid is None else _grid(grid, t0, t1)
         times = None if save_at is None else _save_times(save_at, t0, t1)
         field = bind(vector_field, t0, y0, args, jac, diagonal=solver.jacobian == "diagonal")
-        steps = _control(control, grid, step, y0.shape)
+        steps = _control(control, grid, step, t0, y0.shape)
         method = solver.method(field.d)
         flat = y0.reshape(-1)
         traced = is_traced(field, steps, t0, t1, flat, times) or inside_trace()
@@ -200,7 +202,9 @@ def _stats(method: Method, solver: Solver, control: Control, final: loop.Solve) 
     )
 
 
-def _control(control: Any, grid: Array | None, step: Any, shape: tuple[int, ...]) -> Control:
+def _control(
+    control: Any, grid: Array | None, step: Any, t0: Array, shape: tuple[int, ...]
+) -> Control:
     if grid is not None:
         if step is not None:
             raise ValueError("pass grid or step, not both.")
@@ -213,7 +217,7 @@ def _control(control: Any, grid: Array | None, step: Any, shape: tuple[int, ...]
             )
         if not is_traced(size) and not (np.isfinite(size) and size > 0):
             raise ValueError(f"step must be positive and finite, got {step!r}.")
-        return ConstantStep(size)
+        return ConstantStep(size, t0)
     if not isinstance(control, PControl):
         raise TypeError(
             f"control must be PIControl(rtol, atol) or PControl(rtol, atol), got {control!r}."

@@ -116,13 +116,17 @@ def update(method: Method, state: State, step: Attempt) -> tuple[State, Innovati
     result = gaussian.condition(factor, observed, structure.cut_residual(z), noise)
     mean = step.mean - coords[:, None] * structure.join(result.correction)
 
+    # The observation is exact: after the update R Hᵀ = 0. What rounding leaves there would be
+    # taken for information by a later step whose own noise is as small.
+    posterior = structure.pin(result.factor, coords[0], step.residual.jacobian)
+
     pivots = jnp.where(blank, 1.0, jnp.abs(result.pivots)).reshape(-1)
     innovation = Innovation(
         whitened=structure.join_residual(jnp.where(blank[..., None], 0.0, result.whitened)),
         log_det=jnp.broadcast_to(2.0 * jnp.log(pivots), z.shape),
         observed=jnp.broadcast_to(1.0 - blank.reshape(-1), z.shape),
     )
-    return State(step.t, step.h, mean, result.factor), innovation
+    return State(step.t, step.h, mean, posterior), innovation
 
 
 def extrapolate(method: Method, state: State, h: Array, scale: Array) -> State:

@@ -58,6 +58,10 @@ class Structure:
         """Blocks of the standard deviations of an observation noise."""
         raise NotImplementedError
 
+    def common(self, per_component: Float[Array, " d"]) -> Array:
+        """A bound per component, in the form that :meth:`noise` can use."""
+        return per_component
+
     def spread(self, per_derivative: Float[Array, " n"]) -> Array:
         """One number per derivative, as one number per column of a factor."""
         return per_derivative
@@ -65,6 +69,10 @@ class Structure:
     def transit(self, factor: Array, matrix: np.ndarray | Array) -> Array:
         """``R (M ⊗ I)ᵀ``: the factor of ``M x`` for a matrix over the derivatives."""
         return factor @ jnp.swapaxes(jnp.asarray(matrix), -1, -2)
+
+    def widen(self, matrix: np.ndarray) -> np.ndarray:
+        """``M ⊗ I`` for a matrix over the derivatives, as it acts on the columns of a factor."""
+        return matrix
 
     def noise(self, factor: np.ndarray, scale: Array) -> Array:
         """Factor of process noise: ``scale`` is one standard deviation, or one per component."""
@@ -77,6 +85,10 @@ class Structure:
     def select(self, factor: Array, derivative: int) -> Array:
         """The columns of a factor that belong to one derivative; leading axes are a batch."""
         return factor[..., derivative]
+
+    def pin(self, factor: Array, weight: Array, jacobian: Jacobian) -> Array:
+        """Make ``R Hᵀ`` exactly zero: overwrite the slopes by ``weight J`` times the values."""
+        raise NotImplementedError
 
     def variance(self, columns: Array) -> Array:
         """Marginal variances ``(..., d)`` from the columns of one derivative."""
@@ -111,6 +123,9 @@ class Isotropic(Structure):
     def join_residual(self, blocks: Array) -> Float[Array, " d"]:
         return blocks[0]
 
+    def common(self, per_component: Float[Array, " d"]) -> Array:
+        return jnp.max(per_component)
+
     def cut_noise(self, noise: Float[Array, " d"]) -> Array:
         return jnp.sqrt(jnp.mean(noise * noise))[None]
 
@@ -119,6 +134,9 @@ class Isotropic(Structure):
 
     def observe(self, factor: Array, weight: Array, jacobian: Jacobian) -> Array:
         return factor[:, 1:2]
+
+    def pin(self, factor: Array, weight: Array, jacobian: Jacobian) -> Array:
+        return factor.at[:, 1].set(0.0)
 
     def variance(self, columns: Array) -> Array:
         return (columns * columns).sum(-1)[..., None] * np.ones(self.d)
@@ -160,6 +178,11 @@ class BlockDiagonal(Structure):
             return observed
         return observed - (weight * jacobian)[:, None, None] * factor[:, :, 0:1]
 
+    def pin(self, factor: Array, weight: Array, jacobian: Jacobian) -> Array:
+        if jacobian is None:
+            return factor.at[:, :, 1].set(0.0)
+        return factor.at[:, :, 1].set((weight * jacobian)[:, None] * factor[:, :, 0])
+
     def variance(self, columns: Array) -> Array:
         return (columns * columns).sum(-1)
 
@@ -193,6 +216,9 @@ class Dense(Structure):
     def spread(self, per_derivative: Float[Array, " n"]) -> Array:
         return jnp.repeat(per_derivative, self.d, axis=-1, total_repeat_length=self.n * self.d)
 
+    def widen(self, matrix: np.ndarray) -> np.ndarray:
+        return np.kron(matrix, np.eye(self.d))
+
     def transit(self, factor: Array, matrix: np.ndarray | Array) -> Array:
         rows = factor.shape[0]
         cube = factor.reshape(rows, self.n, self.d)
@@ -201,7 +227,7 @@ class Dense(Structure):
 
     def noise(self, factor: np.ndarray, scale: Array) -> Array:
         if jnp.ndim(scale) == 0:
-            return scale * np.kron(factor, np.eye(self.d))
+            return scale * self.widen(factor)
         return (jnp.asarray(factor)[:, None, :, None] * jnp.diag(scale)[None, :, None, :]).reshape(
             self.factor_shape
         )
@@ -213,6 +239,16 @@ class Dense(Structure):
         if jacobian.ndim == 1:
             return slopes - values * (weight * jacobian)
         return slopes - weight * (values @ jacobian.T)
+
+    def pin(self, factor: Array, weight: Array, jacobian: Jacobian) -> Array:
+        values = factor[:, : self.d]
+        if jacobian is None:
+            slopes = jnp.zeros_like(values)
+        elif jacobian.ndim == 1:
+            slopes = values * (weight * jacobian)
+        else:
+            slopes = weight * (values @ jacobian.T)
+        return factor.at[:, self.d : 2 * self.d].set(slopes)
 
     def select(self, factor: Array, derivative: int) -> Array:
         return factor[..., derivative * self.d : (derivative + 1) * self.d]

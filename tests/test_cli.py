@@ -1,0 +1,226 @@
+"""The command line: what it prints, and the exit codes that scripts rely on."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import probode
+from probode import problems
+from probode.cli import _numbers, main
+
+# One solver throughout, so that it is compiled once.
+FAST = ["--method", "EK0", "--order", "2", "--rtol", "1e-3", "--atol", "1e-6"]
+
+
+def run(capsys, *argv):
+    """Exit code, standard output, standard error."""
+    code = main(list(argv))
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def solve(capsys, *argv):
+    return run(capsys, "solve", *argv, *FAST)
+
+
+def solve_json(capsys, *argv):
+    return json.loads(solve(capsys, *argv, "--json")[1])
+
+
+def test_module_runs_as_a_program():
+    command = [sys.executable, "-m", "probode", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, f"probode {probode.__version__}\n")
+
+
+@pytest.mark.parametrize("command", [[], ["solve"], ["problems"], ["demo"]])
+def test_help_shows_examples_and_succeeds(capsys, command):
+    code, out, _ = run(capsys, *command, "--help")
+    assert code == 0
+    assert "examples:\n  probode " in out
+
+
+def test_help_shows_defaults(capsys):
+    assert "relative tolerance (default: 1e-06)" in " ".join(
+        run(capsys, "solve", "--help")[1].split()
+    )
+
+
+@pytest.mark.parametrize("name", problems.names())
+def test_every_problem_has_a_line(capsys, name):
+    problem = problems.get(name)
+    (line,) = [x for x in run(capsys, "problems")[1].splitlines() if x.split()[0] == name]
+    kind = "stiff" if problem.stiff else "non-stiff"
+    assert line.split()[3:5] == [str(problem.dimension), kind]
+    assert line.endswith(problem.description)
+
+
+def test_solve_succeeds_silently_on_stderr(capsys):
+    code, _, err = solve(capsys, "logistic")
+    assert (code, err) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "label",
+    ["method", "steps", "evaluations", "final value", "max error", "first call", "second call"],
+)
+def test_summary_names(capsys, label):
+    assert f"\n{label} " in solve(capsys, "logistic")[1]
+
+
+def test_json_agrees_with_the_library(capsys):
+    summary = solve_json(capsys, "logistic")
+    problem = problems.get("logistic")
+    posterior = probode.solve(
+        problem.vector_field,
+        problem.t_span,
+        problem.y0,
+        problem.args,
+        solver=probode.EK0(2),
+        control=probode.PIControl(rtol=1e-3, atol=1e-6),
+    )
+    np.testing.assert_allclose(summary["mean"], posterior.mean[-1], rtol=1e-12)
+    np.testing.assert_allclose(summary["std"], posterior.std[-1], rtol=1e-9)
+    assert summary["f_evaluations"] == posterior.stats.f_evaluations
+
+
+def test_json_error_is_that_against_the_exact_solution(capsys):
+    summary = solve_json(capsys, "logistic")
+    exact = problems.get("logistic").exact(2.5)
+    np.testing.assert_allclose(summary["error"], np.abs(summary["mean"] - exact))
+
+
+def test_exact_solution_is_used_at_other_end_times(capsys):
+    summary = solve_json(capsys, "logistic", "--t-span", "0", "1")
+    exact = problems.get("logistic").exact(1.0)
+    np.testing.assert_allclose(summary["error"], np.abs(summary["mean"] - exact))
+
+
+def test_no_error_is_claimed_for_another_initial_value(capsys):
+    assert solve_json(capsys, "logistic", "--y0", "0.2")["error"] is None
+
+
+def test_no_reference_is_used_at_another_end_time(capsys):
+    assert solve_json(capsys, "lotka-volterra", "--t-span", "0", "1")["error"] is None
+
+
+@pytest.mark.parametrize("number", ["-2e-3", "-.5", "-1", "+1e-1"])
+def test_signs_and_exponents_parse(capsys, number):
+    argv = ["--y0", number, "1", "--t-span", "-1e-1", "0"]
+    summary = solve_json(capsys, "lotka-volterra", *argv)
+    assert summary["t_span"] == [-0.1, 0.0]
+    assert summary["mean"][0] == pytest.approx(float(number), rel=0.2)
+
+
+def test_filter_does_not_smooth(capsys):
+    assert "filtered" in solve(capsys, "logistic", "--filter")[1]
+
+
+def test_at_most_six_components_are_printed(capsys):
+    out = run(capsys, "solve", "hires", *FAST, "--t-span", "0", "1e-3")[1]
+    assert "y6 " in out
+    assert "y7 " not in out
+    assert "2 more components" in out
+
+
+def test_plot_writes_the_file_it_names(capsys, tmp_path):
+    path = tmp_path / "logistic.png"
+    _, out, _ = solve(capsys, "logistic", "--plot", str(path))
+    assert out.splitlines()[-1].split() == ["figure", str(path)]
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_stopping_early_exits_with_1(capsys):
+    assert solve(capsys, "logistic", "--max-steps", "2")[0] == 1
+
+
+def test_stopping_early_prints_the_partial_result(capsys):
+    out = solve(capsys, "logistic", "--max-steps", "2")[1]
+    assert "stopped at 0." in out
+    assert "last value   y1" in out
+
+
+def test_stopping_early_is_explained_on_stderr(capsys):
+    err = solve(capsys, "logistic", "--max-steps", "2")[2]
+    assert "maximal number of steps" in err
+    assert len(err.splitlines()) == 1
+
+
+def test_stopping_early_keeps_json_valid(capsys):
+    summary = solve_json(capsys, "logistic", "--max-steps", "2")
+    assert (summary["success"], summary["status"]) == (False, "MAX_STEPS")
+
+
+def test_values_that_are_not_finite_are_null_in_json():
+    assert _numbers([np.nan, -np.inf, 1.0]) == [None, None, 1.0]
+
+
+def test_solve_that_never_started_exits_with_1(capsys):
+    code, out, err = solve(capsys, "logistic", "--y0", "-1e300")
+    assert code == 1
+    assert "stopped at 0\n" in out
+    assert "initial value are NaN or Inf" in err
+
+
+BAD = {
+    "unknown option": (["solve", "logistic", "--foo"], "--foo"),
+    "no command": ([], "COMMAND"),
+    "not a number": (["solve", "logistic", "--rtol", "small"], "'small'"),
+    "unknown method": (["solve", "logistic", "--method", "EK2"], "EK2"),
+    "unknown problem": (["solve", "lotka-voltera"], "did you mean 'lotka-volterra'"),
+    "tolerance": (["solve", "logistic", "--rtol", "-1"], "rtol must be positive"),
+    "order": (["solve", "logistic", "--order", "12"], "between 1 and 11"),
+    "diffusion": (["solve", "logistic", "--diffusion", "dynamic-mv"], "not defined for EK1"),
+    "infinite time": (["solve", "logistic", "--t-span", "0", "inf"], "must be finite"),
+    "size of y0": (["solve", "logistic", "--y0", "1", "2"], "of dimension 1, got 2 numbers"),
+    "bound": (["solve", "logistic", "--max-steps", "0"], "max_steps must be a positive"),
+    "time limit": (["solve", "logistic", "--time-limit", "0"], "--time-limit must be positive"),
+    "figure format": (["solve", "logistic", "--plot", "a.xyz"], "ending must be one of"),
+    "figure folder": (["solve", "logistic", "--plot", "no/such/a.png"], "there is no folder"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_exits_with_2_and_says_why(capsys, case):
+    argv, reason = BAD[case]
+    code, out, err = run(capsys, *argv)
+    assert (code, out) == (2, "")
+    assert reason in err
+    assert len(err.splitlines()) <= 2
+
+
+def test_missing_matplotlib_is_reported_before_the_solve(capsys, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    code, out, err = solve(capsys, "logistic", "--plot", str(tmp_path / "a.png"))
+    assert (code, out) == (2, "")
+    assert "pip install probode[plot]" in err
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    """The folder of the demo, its exit code and what it printed."""
+    folder = tmp_path_factory.mktemp("demo") / "new"
+    with pytest.MonkeyPatch.context() as patch:
+        printed = []
+        patch.setattr("builtins.print", lambda text, **_: printed.append(text))
+        code = main(["demo", "--out", str(folder)])
+    return folder, code, "\n".join(printed)
+
+
+def test_demo_writes_its_figure_to_a_new_folder(demo):
+    folder, code, _ = demo
+    assert code == 0
+    assert (folder / "lotka_volterra.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_demo_prints_the_path_of_its_figure(demo):
+    folder, _, out = demo
+    assert str(folder / "lotka_volterra.png") in out
+
+
+def test_demo_is_accurate(demo):
+    (line,) = [line for line in demo[2].splitlines() if line.startswith("max error")]
+    assert float(line.split()[-1]) < 1e-8
