@@ -4,6 +4,7 @@ What happens here happens outside any trace. Between two chunks Python is in cha
 Ctrl-C, a time limit and a callback, and nothing that was computed is lost.
 """
 
+import importlib
 import signal
 import threading
 import time
@@ -28,9 +29,11 @@ from probode.status import Status
 from probode.step import Method
 
 _CHUNK_BYTES = 32 * 2**20
-_CHUNK_ROWS = 256
+_CHUNK_ROWS = 1024
 _CHUNK_SECONDS = 0.2
-_FIRST_ATTEMPTS = 64
+_FIRST_ATTEMPTS = 1000
+_FIRST_WORK = 500_000
+"""Entries of covariance factors to work through before looking at the clock for the first time."""
 
 begin = compiled(0, 1)(loop.begin)
 fill_chunk = compiled(0, 1)(loop.fill_chunk)
@@ -80,6 +83,9 @@ class Monitor(NamedTuple):
 
 @lru_cache(maxsize=1)
 def _blas() -> ThreadpoolController:
+    # JAX takes its LAPACK from SciPy, and loads it late: a controller made before that would not
+    # know it.
+    importlib.import_module("scipy.linalg.cython_lapack")
     return ThreadpoolController()
 
 
@@ -126,7 +132,8 @@ def _drive(
     second, however slow a step is.
     """
     start = time.perf_counter()
-    attempts = _FIRST_ATTEMPTS
+    state = solve_of(carry).state
+    attempts = max(1, min(_FIRST_ATTEMPTS, _FIRST_WORK // (state.mean.size + state.factor.size)))
     with _interruptible() as pressed:
         while True:
             solve = solve_of(carry)

@@ -12,6 +12,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+_UNROLLED = 3
+"""Triangular systems up to this size are solved entry by entry instead of by LAPACK."""
+
 
 def _transpose(matrix: Float[Array, "*b m n"]) -> Float[Array, "*b n m"]:
     return jnp.swapaxes(matrix, -1, -2)
@@ -66,8 +69,18 @@ def _without_zero_pivots(upper: Float[Array, "*b k k"]) -> Float[Array, "*b k k"
 
 def solve_transposed(upper: Float[Array, "*b k k"], rhs: Float[Array, "*b k p"]) -> Array:
     """Solve ``upperᵀ x = rhs``; a zero pivot gives a zero component."""
-    if upper.shape[-1] == 1:
-        return jnp.where(upper == 0.0, 0.0, rhs / jnp.where(upper == 0.0, 1.0, upper))
+    k = upper.shape[-1]
+    if k <= _UNROLLED:
+        solution: list[Array] = []
+        for i in range(k):
+            rest = rhs[..., i, :]
+            for j, known in enumerate(solution):
+                rest = rest - upper[..., j, i, None] * known
+            pivot = upper[..., i, i, None]
+            solution.append(
+                jnp.where(pivot == 0.0, 0.0, rest / jnp.where(pivot == 0.0, 1.0, pivot))
+            )
+        return jnp.stack(solution, axis=-2)
     return jax.lax.linalg.triangular_solve(
         _without_zero_pivots(upper), rhs, left_side=True, lower=False, transpose_a=True
     )
@@ -78,6 +91,24 @@ def solve_upper(upper: Float[Array, "*b k k"], rhs: Float[Array, "*b k p"]) -> A
     return jax.lax.linalg.triangular_solve(
         _without_zero_pivots(upper), rhs, left_side=True, lower=False
     )
+
+
+def whiten(factor: Float[Array, "m k"], z: Float[Array, " k"]) -> Float[Array, " k"]:
+    """``w`` with ``wᵀw = zᵀ (FᵀF)⁻¹ z``, for a factor ``F`` of full column rank.
+
+    With one or two columns ``R`` is written out (Gram-Schmidt): a call of LAPACK costs more.
+    """
+    k = z.shape[0]
+    if k > 2:
+        return solve_transposed(triangularize(factor, k), z[:, None])[:, 0]
+    first = jnp.sqrt(jnp.sum(factor[:, 0] ** 2))
+    if k == 1:
+        return z / first
+    unit = factor[:, 0] / first
+    overlap = jnp.sum(unit * factor[:, 1])
+    second = jnp.sqrt(jnp.sum((factor[:, 1] - overlap * unit) ** 2))
+    w = z[0] / first
+    return jnp.stack([w, (z[1] - overlap * w) / second])
 
 
 def safe_sqrt(x: Array) -> Array:

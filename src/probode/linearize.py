@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from probode.gaussian import solve_transposed, std_of, triangularize
+from probode.gaussian import std_of, whiten
 from probode.prior import IWP
 from probode.structure import Jacobian
 
@@ -84,5 +84,4 @@ def local_noise(prior: IWP, coords: Float[Array, " n"], residual: Residual) -> L
         return LocalNoise(z / std, std)
     d = z.shape[0]
     factor = jnp.concatenate([l10 * jnp.eye(d) - head.T, l11 * jnp.eye(d)])
-    whitened = solve_transposed(triangularize(factor, d), z[:, None])[:, 0]
-    return LocalNoise(whitened, std_of(factor))
+    return LocalNoise(whiten(factor, z), std_of(factor))

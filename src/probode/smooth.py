@@ -85,7 +85,9 @@ def backward_kernel(method: Method, state: State, h: Array, scale: Array) -> Ker
     # rounding hides the noise (a step without residual), x⁺ = A x: the kernel is A⁻¹, and certain.
     pivots = jnp.abs(jnp.diagonal(noise, axis1=-2, axis2=-1))
     resolved = jnp.all(pivots >= _RESOLVED * gaussian.std_of(moved), axis=-1)[..., None, None]
-    gain = jnp.where(resolved, reversal.gain_transposed, structure.widen(prior.inverse_transition.T))
+    gain = jnp.where(
+        resolved, reversal.gain_transposed, structure.widen(prior.inverse_transition.T)
+    )
     factor = jnp.where(resolved, reversal.factor, 0.0)
     center = prior.predict_mean(state.mean, coords)
     return Kernel(state.mean, center, gain, factor, h, h)
