@@ -56,7 +56,7 @@ class Path(eqx.Module):
         raise NotImplementedError
 
 
-def _select(method: Method, h: Array, mean: Array, factor: Array, k: int) -> tuple[Array, Array]:
+def _select(method: Method, h: Array, mean: Array, factor: Array, k: Any) -> tuple[Array, Array]:
     """Mean and factor columns of one derivative, in plain units; leading axes are a batch."""
     columns = method.structure.select(factor, k)
     weight = abs(method.prior.coordinate(h, k))
@@ -92,12 +92,12 @@ class NodePath(Path):
                 _check_times(times)
                 inputs = self._around(np, times.reshape(-1))
                 mean, columns = _in_blocks(
-                    partial(_evaluate_block, method, k, smooth), inputs, _bytes(method)
+                    partial(_evaluate_block, method, smooth, k), inputs, _bytes(method)
                 )
             else:
                 times = jnp.asarray(t, float)
                 inputs = self._around(jnp, times.reshape(-1))
-                local = partial(_evaluate, method, k, smooth)
+                local = partial(_evaluate, method, smooth, k)
                 mean, columns = jax.vmap(local)(*inputs)
         return (
             mean.reshape((*times.shape, *mean.shape[1:])),
@@ -220,8 +220,8 @@ class SavedPath(Path):
 
 def _evaluate(
     method: Method,
-    k: int,
     smooth: bool,
+    k: Any,
     filtered: State,
     left: State,
     right: State,
@@ -255,9 +255,9 @@ def _choose(condition: Array, a: State, b: State) -> State:
     return jax.tree.map(lambda x, y: jnp.where(condition, x, y), a, b)
 
 
-@compiled(0, 1, 2)
-def _evaluate_block(method: Method, k: int, smooth: bool, *inputs: Any) -> Any:
-    return jax.vmap(partial(_evaluate, method, k, smooth))(*inputs)
+@compiled(0, 1)
+def _evaluate_block(method: Method, smooth: bool, k: Any, *inputs: Any) -> Any:
+    return jax.vmap(partial(_evaluate, method, smooth, k))(*inputs)
 
 
 @compiled(0)

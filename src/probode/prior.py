@@ -19,6 +19,7 @@ from decimal import Decimal, localcontext
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from math import comb, factorial
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -74,13 +75,18 @@ class IWP:
 
     def coordinates(self, h: Array) -> Float[Array, " n"]:
         """``T(h)``: the scale of each derivative in a step of length ``h``."""
-        q = self.order
-        weights = np.array([factorial(q - 1) / factorial(q - i) for i in range(q + 1)])
-        return self.powers(h) * weights
+        return self.powers(h) * self._weights
 
-    def coordinate(self, h: Array, i: int) -> Array:
-        """``T(h)_i`` alone."""
-        return factorial(self.order - 1) / factorial(self.order - i) * h ** (1 - i)
+    @cached_property
+    def _weights(self) -> np.ndarray:
+        q = self.order
+        return np.array([factorial(q - 1) / factorial(q - i) for i in range(q + 1)])
+
+    def coordinate(self, h: Array, i: Any) -> Array:
+        """``T(h)_i`` alone; ``i`` may be traced."""
+        if isinstance(i, int):
+            return self._weights[i] * h ** (1 - i)
+        return jnp.asarray(self._weights)[i] * self.powers(h)[..., i]
 
     def powers(self, ratio: Array) -> Float[Array, " n"]:
         """``ratio^(1-i)``, i = 0..q. With ``ratio = h_old / h_new``: the change of coordinates."""

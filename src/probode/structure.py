@@ -18,6 +18,7 @@ the prior and the observation act on a factor. The algebra on top is the same fo
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -82,7 +83,7 @@ class Structure:
         """``R Hᵀ`` for ``H = E1 - weight J E0``."""
         raise NotImplementedError
 
-    def select(self, factor: Array, derivative: int) -> Array:
+    def select(self, factor: Array, derivative: Any) -> Array:
         """The columns of a factor that belong to one derivative; leading axes are a batch."""
         return factor[..., derivative]
 
@@ -250,8 +251,10 @@ class Dense(Structure):
             slopes = weight * (values @ jacobian.T)
         return factor.at[:, self.d : 2 * self.d].set(slopes)
 
-    def select(self, factor: Array, derivative: int) -> Array:
-        return factor[..., derivative * self.d : (derivative + 1) * self.d]
+    def select(self, factor: Array, derivative: Any) -> Array:
+        if isinstance(derivative, int):
+            return factor[..., derivative * self.d : (derivative + 1) * self.d]
+        return jax.lax.dynamic_slice_in_dim(factor, derivative * self.d, self.d, axis=-1)
 
     def variance(self, columns: Array) -> Array:
         return (columns * columns).sum(-2)
