@@ -39,9 +39,9 @@ lint: $(INSTALLED) ## Check style and formatting
 types: $(INSTALLED) ## Check the type annotations
 	$(BIN)/mypy
 
-# One file (or named group) stays in one worker, so that its tests share compiled solvers.
+# One file stays in one worker, so that its tests share compiled solvers.
 unit: $(INSTALLED) ## Run the tests only
-	$(TEST_ENV) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+	$(TEST_ENV) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 format: $(INSTALLED) ## Reformat the code and apply safe fixes
 	$(BIN)/ruff check --fix .

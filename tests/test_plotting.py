@@ -6,13 +6,15 @@ import matplotlib
 
 matplotlib.use("agg")
 
+import jax
+import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
 import probode
-from probode import plotting
+from probode import curves, plotting
 
 SOLVER = probode.EK0(2)
 CONTROL = probode.PIControl(rtol=1e-3, atol=1e-6)
@@ -212,7 +214,8 @@ def test_steps_that_grow_over_decades_make_time_logarithmic(ax):
 
 def test_layers_thinner_than_the_drawing_are_resolved():
     nodes = np.concatenate([np.linspace(0, 1, 10), 1 + np.linspace(1e-9, 1e-6, 20), [2.0]])
-    assert np.sum((plotting._times(nodes) > 1.0) & (plotting._times(nodes) < 1 + 1e-6)) > 100
+    times = curves.drawing_times(nodes)
+    assert np.sum((times > 1.0) & (times < 1 + 1e-6)) > 100
 
 
 def test_solve_that_never_started_can_be_drawn():
@@ -232,3 +235,180 @@ def test_missing_matplotlib_says_how_to_get_it(pair, monkeypatch):
     monkeypatch.setattr(builtins, "__import__", refuse)
     with pytest.raises(ImportError, match=r"pip install probode\[plot\]"):
         plotting.figure(pair)
+
+
+# The methods of a posterior
+
+
+@pytest.fixture(scope="module")
+def coupled():
+    """Two components whose errors are correlated, at a rough tolerance."""
+    return probode.solve(
+        lambda t, y: jnp.stack([y[1], -y[0]]),
+        (0.0, 4.0),
+        np.array([1.0, 0.0]),
+        solver=probode.EK1(2),
+        step=0.25,
+    )
+
+
+def test_plot_draws_the_three_panels(pair):
+    assert len(pair.plot(title="Decay").axes) == 3
+
+
+def test_plot_into_axes_draws_the_solution_only(pair, ax):
+    assert pair.plot(ax=ax) is ax
+    assert ax.get_ylabel() == "solution"
+
+
+def test_plot_into_axes_takes_a_title(pair, ax):
+    assert pair.plot(ax=ax, title="Decay").get_title() == "Decay"
+
+
+def test_plot_into_axes_has_no_place_for_a_reference(pair, ax):
+    with pytest.raises(ValueError, match="plot_error"):
+        pair.plot(ax=ax, reference=np.exp)
+
+
+METHODS = {
+    "plot_error": "standard deviation",
+    "plot_samples": "sample − mean",
+    "plot_steps": "step size",
+    "plot_phase": "$y_{2}$",
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_methods_return_the_axes_that_they_are_given(pair, ax, name):
+    assert getattr(pair, name)(ax=ax) is ax
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_methods_make_a_figure_if_none_is_given(pair, name):
+    drawn = getattr(pair, name)()
+    drawn.figure.canvas.draw()
+    assert drawn.get_ylabel() == METHODS[name]
+
+
+def test_error_alone_names_the_components(pair, ax):
+    assert legend(pair.plot_error(ax=ax)) == ["$y_{1}$", "$y_{2}$"]
+
+
+def test_error_shows_the_distance_to_a_reference(pair, ax):
+    pair.plot_error(lambda t: np.exp(-t) * np.array([1.0, 2.0]), ax=ax)
+    assert legend(ax)[-1] == "true error"
+
+
+def test_samples_are_drawn_as_deviations_from_the_mean(pair, ax):
+    lines = data(pair.plot_samples(n=3, seed=5, ax=ax))
+    t, first = lines[0].get_data()
+    np.testing.assert_array_equal(first, pair.sample(3, seed=5, t=t)[0, :, 0] - pair(t).mean[:, 0])
+
+
+def test_all_samples_of_all_components_are_drawn(pair, ax):
+    """Three of each, and the line at zero."""
+    assert len(data(pair.plot_samples(n=3, ax=ax))) == 2 * 3 + 1
+
+
+def test_band_of_deviations_lies_around_zero(pair, ax):
+    band = pair.plot_samples(n=1, ax=ax).collections[0].get_paths()[0].vertices[:, 1]
+    assert band.max() == pytest.approx(-band.min())
+    assert band.max() == pytest.approx(1.959964 * pair(data(ax)[0].get_xdata()).std.max())
+
+
+def test_samples_themselves_can_be_drawn(pair, ax):
+    lines = data(pair.plot_samples(n=2, ax=ax, deviations=False))
+    assert lines[0].get_ydata()[0] == pytest.approx(1.0)
+
+
+def test_components_to_sample_can_be_chosen(pair, ax):
+    pair.plot_samples(n=2, ax=ax, components=[-1])
+    assert legend(ax) == ["$y_{2}$", "95 % band"]
+    assert to_hex(data(ax)[0].get_color()) == plotting.PALETTE[1].lower()
+
+
+def test_few_of_many_components_are_sampled():
+    ax = solve(np.ones(8)).plot_samples(n=2)
+    assert legend(ax) == ["$y_{1}$", "$y_{5}$", "$y_{8}$", "95 % band"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"), [([2], ValueError), ([], TypeError), ([0.5], TypeError)]
+)
+def test_components_that_do_not_exist_are_refused(pair, ax, wrong, error):
+    with pytest.raises(error, match="components must be"):
+        pair.plot_samples(ax=ax, components=wrong)
+
+
+def test_samples_at_saved_times_are_drawn_there(ax):
+    posterior = solve([1.0, 2.0], save_at=[0.5, 1.0, 2.0])
+    line = data(posterior.plot_samples(n=2, ax=ax))[0]
+    np.testing.assert_array_equal(line.get_xdata(), [0.5, 1.0, 2.0])
+
+
+def test_phase_plot_has_one_component_over_the_other(pair, ax):
+    x, y = data(pair.plot_phase(1, 0, ax=ax))[0].get_data()
+    np.testing.assert_allclose(x, 2 * y, rtol=1e-3)
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("$y_{2}$", "$y_{1}$")
+
+
+def test_phase_plot_marks_start_and_end(pair, ax):
+    _, start, end = data(pair.plot_phase(ax=ax))
+    assert start.get_xydata()[0] == pytest.approx(pair.mean[0])
+    assert end.get_xydata()[0] == pytest.approx(pair.mean[-1])
+
+
+def ellipses(ax):
+    return [patch.get_xy() for patch in ax.patches if len(patch.get_xy()) > 10]
+
+
+def test_ellipses_have_the_covariance_of_the_posterior(coupled, ax):
+    """Points on the ellipse that holds 95 % have a Mahalanobis distance of sqrt(5.991)."""
+    outline = ellipses(coupled.plot_phase(ax=ax, enlarge=1))[-1]
+    away = outline - coupled.mean[-1]
+    distance = np.einsum("ni,ij,nj->n", away, np.linalg.inv(coupled.cov[-1]), away)
+    np.testing.assert_allclose(distance, 5.991, rtol=1e-3)
+
+
+def test_ellipses_too_small_to_see_are_enlarged(pair, ax):
+    pair.plot_phase(ax=ax)
+    factor = int(legend(ax)[-1].split("enlarged ")[1].removesuffix(" times").replace(",", ""))
+    widths = [np.ptp(outline[:, 0]) for outline in ellipses(ax)]
+    assert max(widths) > 0.02
+    np.testing.assert_allclose(widths[-1], 2 * 2.4477 * factor * pair.std[-1, 0], rtol=1e-3)
+
+
+def test_enlarged_ellipses_can_be_refused(pair, ax):
+    assert legend(pair.plot_phase(ax=ax, enlarge=1))[-1] == "95 % ellipses"
+
+
+def test_phase_plot_of_a_single_component_is_refused(ax):
+    posterior = probode.solve(lambda t, y: 0.0 * y, (0.0, 1.0), 1.0, solver=SOLVER)
+    with pytest.raises(ValueError, match="between 0 and 0, as y has 1"):
+        posterior.plot_phase(ax=ax)
+
+
+ALL = ["plot", *METHODS]
+
+
+@pytest.fixture(scope="module")
+def batch(pair):
+    return jax.tree.map(lambda x: np.stack([x, x, x]), pair)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_batch_is_refused(batch, name):
+    with pytest.raises(TypeError, match=r"one solve, got a batch of shape \(3,\): take one member"):
+        getattr(batch, name)()
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_traced_posterior_is_refused(pair, name):
+    with pytest.raises(TypeError, match="finished solve, got one inside a trace"):
+        jax.make_jaxpr(lambda posterior: getattr(posterior, name)())(pair)
+
+
+def test_times_that_a_compiled_solve_did_not_reach_are_left_out():
+    run = jax.jit(lambda y0: solve(y0, save_at=[0.001, 2.0], max_steps=2))
+    (line, _) = data(run(np.ones(2)).plot_error())
+    np.testing.assert_array_equal(line.get_xdata(), [0.001])

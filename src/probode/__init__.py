@@ -1,5 +1,8 @@
 """Probabilistic ODE solvers: a posterior over the solution, with error bars."""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from probode.control import PControl, PIControl
 from probode.diffusion import DynamicDiffusion, FixedDiffusion
 from probode.initial import DiffuseStart, RungeKuttaStart, TaylorStart
@@ -8,6 +11,9 @@ from probode.prior import IWP
 from probode.solve import solve
 from probode.solvers import EK0, EK1, DiagonalEK1
 from probode.status import Status
+
+if TYPE_CHECKING:
+    from probode.ivp import solve_ivp
 
 __version__ = "0.1.0"
 
@@ -28,4 +34,16 @@ __all__ = [
     "Status",
     "TaylorStart",
     "solve",
+    "solve_ivp",
 ]
+
+_LAZY = ("plotting", "problems", "scipy")
+
+
+def __getattr__(name: str) -> Any:
+    """What not everybody needs is imported when first used: SciPy's optimisers, matplotlib."""
+    if name == "solve_ivp":
+        return importlib.import_module("probode.ivp").solve_ivp
+    if name in _LAZY:
+        return importlib.import_module(f"probode.{name}")
+    raise AttributeError(f"module 'probode' has no attribute {name!r}")

@@ -3,6 +3,7 @@
 A control proposes where the next step ends and judges its error. It knows no probability.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -130,10 +131,14 @@ class PControl(Control):
         self._check()
 
     def _check(self) -> None:
-        for name in ("rtol", "atol", "rho", "eta_min", "eta_max", "max_step"):
-            _check_positive(name, getattr(self, name))
+        for name in ("rtol", "atol", "max_step"):
+            _check_range(name, getattr(self, name), "positive", lambda x: x > 0)
         if self.first_step_size is not None:
-            _check_positive("first_step", self.first_step_size)
+            _check_range("first_step", self.first_step_size, "positive", lambda x: x > 0)
+        _check_range("min_step", self.min_step, "zero or positive", lambda x: x >= 0)
+        _check_range("rho", self.rho, "in (0, 1]", lambda x: (x > 0) & (x <= 1))
+        _check_range("eta_min", self.eta_min, "in (0, 1)", lambda x: (x > 0) & (x < 1))
+        _check_range("eta_max", self.eta_max, "greater than 1", lambda x: x > 1)
 
     def flat(self, shape: tuple[int, ...]) -> "PControl":
         """The same control for ``y`` flattened, its numbers as float64 arrays."""
@@ -178,11 +183,10 @@ class PControl(Control):
         factor = jnp.clip(self.rho * self.factor(bounded, state, q), self.eta_min, self.eta_max)
         factor = jnp.where(finite, factor, self.eta_min)
         size = jnp.abs(h) * factor
-        spacing = 10.0 * jnp.finfo(jnp.float64).eps * jnp.abs(t)
-        smallest = jnp.maximum(spacing, self.min_step)
-        # A step that was cut short by min_step may still be tried once at that length.
-        failed = ~accepted & (size < smallest) & (jnp.abs(h) <= smallest)
-        failed = failed | (~accepted & (size < jnp.finfo(jnp.float64).tiny))
+        smallest = jnp.maximum(_spacing(t), self.min_step)
+        # A step is tried once more at the smallest length (which rounding may make a bit longer).
+        failed = ~accepted & (size < smallest) & (jnp.abs(h) <= 1.5 * smallest)
+        failed = failed | (~accepted & (size < jnp.finfo(jnp.float64).tiny)) | (h == 0.0)
         size = jnp.clip(size, smallest, self.max_step)
         following = ControlState(
             jnp.sign(h) * size,
@@ -197,10 +201,11 @@ class PControl(Control):
         span = t1 - t0
         direction = jnp.where(span < 0, -1.0, 1.0)
         if self.first_step_size is None:
-            size = _hairer_step(field, t0, direction, y0, self.rtol, self.atol, q)
+            size = _hairer_step(field, t0, span, y0, self.rtol, self.atol, q)
         else:
             size = self.first_step_size
-        size = jnp.minimum(jnp.minimum(size, self.max_step), jnp.abs(span))
+        size = jnp.minimum(size, self.max_step)
+        size = jnp.minimum(jnp.maximum(size, _spacing(t0)), jnp.abs(span))
         return direction * jax.lax.stop_gradient(size)
 
     def start_evaluations(self) -> int:
@@ -230,6 +235,10 @@ class PIControl(PControl):
     ) -> None:
         super().__init__(rtol, atol, **options)
         self.integral, self.proportional = integral, proportional
+        for name in ("integral", "proportional"):
+            _check_range(
+                name, getattr(self, name), "between 0 and 1", lambda x: (x >= 0) & (x <= 1)
+            )
 
     def factor(self, error: Array, state: ControlState, q: int) -> Array:
         """PI rule after an accepted step, P rule after a rejected one."""
@@ -301,6 +310,11 @@ class GridSteps(Control):
         return _accept_finite(state, error, y1)
 
 
+def _spacing(t: Array) -> Array:
+    """The length of a step that floating point numbers can just resolve."""
+    return 10.0 * jnp.finfo(jnp.float64).eps * jnp.abs(t)
+
+
 def _accept_finite(state: ControlState, error: Array, y1: Array) -> Verdict:
     finite = jnp.all(jnp.isfinite(error)) & jnp.all(jnp.isfinite(y1))
     following = state._replace(accepted=state.accepted + finite, rejected=~finite)
@@ -308,7 +322,7 @@ def _accept_finite(state: ControlState, error: Array, y1: Array) -> Verdict:
 
 
 def _hairer_step(
-    field: VectorField, t0: Array, direction: Array, y0: Array, rtol: Array, atol: Array, q: int
+    field: VectorField, t0: Array, span: Array, y0: Array, rtol: Array, atol: Array, q: int
 ) -> Array:
     """A step for which an explicit Euler step is harmless and the error of order q+1 acceptable."""
     scale = atol + rtol * jnp.abs(y0)
@@ -320,7 +334,11 @@ def _hairer_step(
     d0, d1 = norm(y0), norm(f0)
     tiny = (d0 < 1e-5) | (d1 < 1e-5)
     h0 = jnp.where(tiny, 1e-6, 0.01 * d0 / jnp.where(tiny, 1.0, d1))
-    f1 = field(t0 + direction * h0, y0 + direction * h0 * f0)
+    # f may not exist outside the interval.
+    h0 = jnp.where(span == 0.0, h0, jnp.minimum(h0, jnp.abs(span)))
+    direction = jnp.where(span < 0, -1.0, 1.0)
+    near = jnp.where(h0 == jnp.abs(span), t0 + span, t0 + direction * h0)
+    f1 = field(near, y0 + direction * h0 * f0)
     d2 = norm(f1 - f0) / h0
     largest = jnp.maximum(d1, d2)
     flat = largest <= 1e-15
@@ -333,12 +351,15 @@ def _hairer_step(
     return jnp.where(jnp.isfinite(size) & (size > 0), size, 1e-6)
 
 
-def _check_positive(name: str, value: Any) -> None:
-    if isinstance(value, jax.core.Tracer) or value is None:
+def _check_range(name: str, value: Any, words: str, fits: Callable[[Any], Any]) -> None:
+    if isinstance(value, jax.core.Tracer):
         return
     try:
-        array = np.asarray(value, float)
+        array = np.asarray(value)
+        if np.iscomplexobj(array):
+            raise TypeError
+        fitting = bool(np.all(fits(array.astype(float))))
     except (TypeError, ValueError):
-        raise TypeError(f"{name} must be a positive number, got {value!r}.") from None
-    if not np.all(array > 0):
-        raise ValueError(f"{name} must be positive, got {value!r}.")
+        raise TypeError(f"{name} must be a number that is {words}, got {value!r}.") from None
+    if not fitting or array.dtype == object:
+        raise ValueError(f"{name} must be {words}, got {value!r}.")

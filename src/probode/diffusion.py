@@ -48,18 +48,19 @@ class Evidence(eqx.Module):
     log_det: Array
     terms: Array
     d: int = eqx.field(static=True)
+    multivariate: bool = eqx.field(static=True)
 
     @staticmethod
     def empty(d: int, multivariate: bool) -> "Evidence":
         """No step yet."""
         zero = jnp.zeros((d,) if multivariate else ())
-        return Evidence(jnp.zeros(()), zero, zero, zero, d)
+        return Evidence(jnp.zeros(()), zero, zero, zero, d, multivariate)
 
     def add(self, innovation: Innovation) -> "Evidence":
         """Account for one more step."""
 
         def total(per_component: Array) -> Array:
-            return jnp.sum(per_component) if self.squares.ndim == 0 else per_component
+            return per_component if self.multivariate else jnp.sum(per_component)
 
         return Evidence(
             self.steps + 1.0,
@@ -67,13 +68,19 @@ class Evidence(eqx.Module):
             self.log_det + total(innovation.log_det),
             self.terms + total(innovation.observed),
             self.d,
+            self.multivariate,
         )
 
     @property
     def mean_square(self) -> Array:
         """Quasi maximum likelihood ``1/(N d) Σ wᵀw`` (per component: ``1/N Σ w_i²``)."""
-        per_step = self.d if self.squares.ndim == 0 else 1
-        return self.squares / jnp.maximum(per_step * self.steps, 1.0)
+        if self.multivariate:
+            return self.squares / jnp.maximum(self.steps, 1.0)[..., None]
+        return self.squares / jnp.maximum(self.d * self.steps, 1.0)
+
+    def over_components(self, terms: Array) -> Array:
+        """Sum over the components, where there is a number for each."""
+        return jnp.sum(terms, axis=-1) if self.multivariate else terms
 
 
 @dataclass(frozen=True)
@@ -149,14 +156,17 @@ class DynamicDiffusion(Diffusion):
 
     def log_evidence(self, evidence: Evidence) -> Array:
         """``Σ_n log N(z_n; 0, S_n)``; components without any variance count nothing."""
-        return -0.5 * jnp.sum(
-            evidence.terms * jnp.log(2 * jnp.pi) + evidence.log_det + evidence.squares
-        )
+        terms = evidence.terms * jnp.log(2 * jnp.pi) + evidence.log_det + evidence.squares
+        return -0.5 * evidence.over_components(terms)
 
 
 @dataclass(frozen=True)
 class FixedDiffusion(Diffusion):
     """One diffusion for the whole solve, by quasi maximum likelihood ("fixed", "fixed-mv").
+
+    One number has to explain every step. Across a jump of the vector field, or towards a blow-up,
+    where steps shrink by many orders of magnitude, it cannot: neither the solution beyond nor the
+    smoothed past is then to be trusted. Use a dynamic model there.
 
     Parameters
     ----------
@@ -204,7 +214,7 @@ class FixedDiffusion(Diffusion):
         positive = gamma > 0.0
         log_gamma = jnp.log(jnp.where(positive, gamma, 1.0))
         terms = evidence.terms * (jnp.log(2 * jnp.pi) + 1.0 + log_gamma) + evidence.log_det
-        return -0.5 * jnp.sum(jnp.where(positive, terms, 0.0))
+        return -0.5 * evidence.over_components(jnp.where(positive, terms, 0.0))
 
 
 DIFFUSIONS: dict[str, Diffusion] = {

@@ -8,7 +8,7 @@ import importlib
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -31,9 +31,9 @@ from probode.step import Method
 _CHUNK_BYTES = 32 * 2**20
 _CHUNK_ROWS = 1024
 _CHUNK_SECONDS = 0.2
-_FIRST_ATTEMPTS = 1000
-_FIRST_WORK = 500_000
-"""Entries of covariance factors to work through before looking at the clock for the first time."""
+_UNLIMITED = 2**30
+_FIRST_ATTEMPTS = 4
+"""Attempts before looking at the clock for the first time: a single one may take seconds."""
 
 begin = compiled(0, 1)(loop.begin)
 fill_chunk = compiled(0, 1)(loop.fill_chunk)
@@ -73,6 +73,8 @@ class Monitor(NamedTuple):
     time_limit: float | None = None
     callback: Callable[[Progress], Any] | None = None
     shape: tuple[int, ...] = ()
+    watch: Callable[[Chunk], int | None] | None = None
+    """Sees every chunk of steps; a number ends the solve with ``Status.EVENT`` after that step."""
 
     def wants_stop(self, solve: Solve, elapsed: float) -> bool:
         """Tell the callback; whether it answers that the solve should stop."""
@@ -124,7 +126,11 @@ def _interruptible() -> Iterator[threading.Event]:
 
 
 def _drive(
-    monitor: Monitor, carry: Any, solve_of: Callable[[Any], Solve], chunk: Callable[[Any, int], Any]
+    monitor: Monitor,
+    carry: Any,
+    solve_of: Callable[[Any], Solve],
+    chunk: Callable[[Any, int], Any],
+    events: Sequence[Status] = (),
 ) -> tuple[Any, Status]:
     """Call ``chunk(carry, attempts)`` until the solve ends or something stops it.
 
@@ -132,10 +138,11 @@ def _drive(
     second, however slow a step is.
     """
     start = time.perf_counter()
-    state = solve_of(carry).state
-    attempts = max(1, min(_FIRST_ATTEMPTS, _FIRST_WORK // (state.mean.size + state.factor.size)))
+    attempts = _FIRST_ATTEMPTS
     with _interruptible() as pressed:
         while True:
+            if events:
+                return carry, events[0]
             solve = solve_of(carry)
             status = Status(int(solve.status))
             done = int(solve.counts.attempted)
@@ -156,7 +163,7 @@ def _drive(
             carry = jax.block_until_ready(chunk(carry, attempts))
             took = time.perf_counter() - before
             made = int(solve_of(carry).counts.attempted) - done
-            attempts = int(min(max(made, 1) * _CHUNK_SECONDS / max(took, 1e-9) + 1, 2**30))
+            attempts = int(min(max(made, 1) * _CHUNK_SECONDS / max(took, 1e-9) + 1, _UNLIMITED))
 
 
 def _progress(solve: Solve, elapsed: float, shape: tuple[int, ...]) -> Progress:
@@ -181,15 +188,37 @@ def solve_all(inputs: Inputs, monitor: Monitor) -> tuple[Solve, Status, list[Chu
     """Solve and keep every step."""
     method, _, field, control, _, t1, _ = inputs
     rows = capacity(method)
-    chunks: list[Chunk] = []
     solve = begin(*inputs)
 
-    def chunk(solve: Solve, attempts: int) -> Solve:
-        solve, filled = fill_chunk(method, rows, field, control, solve, t1, attempts)
-        chunks.append(jax.block_until_ready(filled))
-        return solve
+    def fill(solve: Solve, attempts: int, wanted: int) -> tuple[Solve, Chunk]:
+        return fill_chunk(method, rows, field, control, solve, t1, attempts, min(wanted, rows))
 
-    solve, status = _drive(monitor, solve, lambda solve: solve, chunk)
+    return collect_chunks(monitor, solve, fill)
+
+
+def collect_chunks(
+    monitor: Monitor, solve: Solve, fill: Callable[[Solve, int, int], tuple[Solve, Chunk]]
+) -> tuple[Solve, Status, list[Chunk]]:
+    """Fill chunk after chunk until the solve ends or something stops it.
+
+    ``fill(solve, attempts, wanted)`` takes at most ``wanted`` steps in ``attempts`` attempts. When
+    the monitor's ``watch`` says that only the first steps of a chunk are wanted, the chunk is
+    filled again up to there, so that nothing later leaks into what is returned.
+    """
+    chunks: list[Chunk] = []
+    events: list[Status] = []
+
+    def chunk(solve: Solve, attempts: int) -> Solve:
+        following, filled = jax.block_until_ready(fill(solve, attempts, _UNLIMITED))
+        keep = None if monitor.watch is None else monitor.watch(filled)
+        if keep is not None:
+            events.append(Status.EVENT)
+            if keep < int(filled.steps):
+                following, filled = jax.block_until_ready(fill(solve, attempts, keep))
+        chunks.append(filled)
+        return following
+
+    solve, status = _drive(monitor, solve, lambda solve: solve, chunk, events)
     return solve, status, chunks
 
 

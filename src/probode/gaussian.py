@@ -113,8 +113,9 @@ def whiten(factor: Float[Array, "m k"], z: Float[Array, " k"]) -> Float[Array, "
 
 def safe_sqrt(x: Array) -> Array:
     """Square root whose derivative at zero is zero instead of infinite."""
-    positive = x > 0.0
-    return jnp.where(positive, jnp.sqrt(jnp.where(positive, x, 1.0)), 0.0)
+    # Not "x > 0": NaN must stay NaN, or a step that failed would look like one without error.
+    zero = x == 0.0
+    return jnp.where(zero, 0.0, jnp.sqrt(jnp.where(zero, 1.0, x)))
 
 
 def std_of(factor: Float[Array, "*b m n"]) -> Float[Array, "*b n"]:

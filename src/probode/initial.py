@@ -8,11 +8,12 @@
 ==================  =============================================================================
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from math import factorial
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -44,7 +45,9 @@ class TaylorStart:
         """Evaluations of ``f`` (a pass of Taylor mode counts as one)."""
         return order
 
-    def __call__(self, field: VectorField, t0: Array, y0: Array, h: Array, order: int) -> Start:
+    def __call__(
+        self, field: VectorField, t0: Array, t1: Array, y0: Array, h: Array, order: int
+    ) -> Start:
         """``y^(k+1)(t0)`` follows from ``y..y^(k)``: one pass per derivative."""
         try:
             return Start(_taylor_by_jet(field, t0, y0, order), None)
@@ -100,7 +103,9 @@ class DiffuseStart:
         """Evaluations of ``f``."""
         return 1
 
-    def __call__(self, field: VectorField, t0: Array, y0: Array, h: Array, order: int) -> Start:
+    def __call__(
+        self, field: VectorField, t0: Array, t1: Array, y0: Array, h: Array, order: int
+    ) -> Start:
         """``y`` and ``y'`` are exact, the others unknown."""
         unknown = jnp.zeros((order - 1, y0.size))
         mean = jnp.concatenate([y0[None], field(t0, y0)[None], unknown])
@@ -112,54 +117,78 @@ class DiffuseStart:
 class RungeKuttaStart:
     """Derivatives of the polynomial through a few classic Runge-Kutta steps.
 
-    Over ``m`` steps of length ``h`` the values and slopes determine a Hermite polynomial of degree
-    ``2m + 1``. Its derivatives at ``t0`` are the mean; what they differ from those of the
-    polynomial over ``m - 1`` steps is taken as their standard deviation.
+    Over ``m`` steps of length ``h`` (less where they would leave the interval) the values and
+    slopes determine a Hermite polynomial of degree ``2m + 1``. Its derivatives at ``t0`` are the
+    mean; what they differ from those of the polynomial over ``m - 1`` steps is taken as their
+    standard deviation.
     """
 
     name = "runge-kutta"
+    substeps: ClassVar[int] = 4
+    """Runge-Kutta steps per node of the polynomials."""
 
     def evaluations(self, order: int) -> int:
         """Evaluations of ``f``."""
-        return 4 * self._steps(order) * _SUBSTEPS + 1
+        return (4 * self.substeps + 1) * self.steps(order) + 1
 
     @staticmethod
-    def _steps(order: int) -> int:
+    def steps(order: int) -> int:
+        """Number of nodes after the first."""
         return order // 2 + 1
 
-    def __call__(self, field: VectorField, t0: Array, y0: Array, h: Array, order: int) -> Start:
+    def __call__(
+        self, field: VectorField, t0: Array, t1: Array, y0: Array, h: Array, order: int
+    ) -> Start:
         """Step, fit, compare."""
-        m = self._steps(order)
+        span = jnp.where(t1 == t0, h, t1 - t0)
+        h = h * jnp.minimum(1.0, jnp.abs(span / (h * self.steps(order))))
 
-        def advance(carry: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], Array]:
+        low, high = jnp.minimum(t0, t0 + span), jnp.maximum(t0, t0 + span)
+
+        def inside(t: Array, y: Array) -> Array:
+            # f may not exist outside the interval, be it by rounding.
+            return field(jnp.clip(t, low, high), y)
+
+        def advance(carry: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], Any]:
             t, y = carry
-            for _substep in range(_SUBSTEPS):
-                y = _runge_kutta_4(field, t, y, h / _SUBSTEPS)
-                t = t + h / _SUBSTEPS
-            return (t, y), jnp.stack([y, h * field(t, y)])
+            for _substep in range(self.substeps):
+                y = _runge_kutta_4(inside, t, y, h / self.substeps)
+                t = t + h / self.substeps
+            return (t, y), (y, inside(t, y))
 
-        first = jnp.stack([y0, h * field(t0, y0)])
-        _, later = jax.lax.scan(advance, (t0, y0), None, length=m)
-        # Values relative to y0, so that the fit does not lose digits to a large constant.
-        data = jnp.concatenate([first[None], later]) - jnp.stack([y0, jnp.zeros_like(y0)])
-        powers = h ** -jnp.arange(order + 1.0)
-
-        def fit(steps: int) -> Array:
-            weights = _hermite_derivatives(steps, order)
-            used = data[: steps + 1].reshape(2 * (steps + 1), -1)
-            return powers[:, None] * (weights @ used)
-
-        mean, rough = fit(m), fit(m - 1)
-        std = jnp.abs(mean - rough)
-        known = jnp.stack([y0, first[1] / h])
-        mean = jnp.concatenate([known, mean[2:]])
-        return Start(mean, std.at[:2].set(0.0))
+        _, later = jax.lax.scan(advance, (t0, y0), None, length=self.steps(order))
+        first = (y0, field(t0, y0))
+        values, slopes = (
+            jnp.concatenate([x[None], xs]) for x, xs in zip(first, later, strict=True)
+        )
+        return fit_derivatives(values, slopes, h, order)
 
 
-_SUBSTEPS = 4
+def fit_derivatives(values: Any, slopes: Any, h: Any, order: int) -> Start:
+    """Derivatives at the first of equidistant nodes (``h`` apart), from values and slopes there.
+
+    Fit a polynomial through all nodes, and one through all but the last: their difference is the
+    standard deviation. JAX or NumPy arrays.
+    """
+    # Values relative to the first, so that the fit does not lose digits to a large constant.
+    data = np.stack if isinstance(values, np.ndarray) else jnp.stack
+    pairs = data([values - values[0], h * slopes], axis=1)
+    powers = h ** -np.arange(order + 1.0)
+
+    def fit(nodes: int) -> Any:
+        weights = _hermite_derivatives(nodes - 1, order)
+        return powers[:, None] * (weights @ pairs[:nodes].reshape(2 * nodes, -1))
+
+    nodes = values.shape[0]
+    mean, rough = fit(nodes), fit(nodes - 1)
+    known = data([values[0], slopes[0]])
+    join = np.concatenate if isinstance(values, np.ndarray) else jnp.concatenate
+    std: Any = join([0.0 * known, abs(mean - rough)[2:]])
+    whole: Any = join([known, mean[2:]])
+    return Start(whole, std)
 
 
-def _runge_kutta_4(field: VectorField, t: Array, y: Array, h: Array) -> Array:
+def _runge_kutta_4(field: Callable[..., Array], t: Array, y: Array, h: Array) -> Array:
     k1 = field(t, y)
     k2 = field(t + h / 2, y + h / 2 * k1)
     k3 = field(t + h / 2, y + h / 2 * k2)

@@ -55,16 +55,19 @@ def begin(
     y0: Array,
 ) -> Solve:
     """State of a solve before its first step."""
-    d, q = field.d, method.prior.order
+    d, q = y0.shape[0], method.prior.order
     h = control.first_step(field, t0, t1, y0, q)
     # An interval of length zero needs no step, but coordinates all the same.
     unit = jnp.where(h == 0.0, 1.0, h)
-    start = initialization(field, t0, y0, unit, q)
+    start = initialization(field, t0, t1, y0, unit, q)
     structure, diffusion = method.structure, method.diffusion
     factor = jnp.zeros(structure.factor_shape)
     if start.std is not None:
         factor = structure.diagonal_factor(_start_std(method, start, unit))
     finite = jnp.all(jnp.isfinite(start.mean)) & jnp.all(jnp.isfinite(factor))
+    # The initial value is known, whatever its derivatives are.
+    mean = jnp.where(jnp.isfinite(start.mean), start.mean, 0.0)
+    factor = jnp.where(jnp.isfinite(factor), factor, 0.0)
     status = jnp.where(
         finite,
         jnp.where(t0 == t1, Status.SUCCESS.value, Status.RUNNING.value),
@@ -72,7 +75,7 @@ def begin(
     )
     zero = jnp.zeros((), int)
     return Solve(
-        state=State(t0, unit, start.mean, factor),
+        state=State(t0, unit, mean, factor),
         scale=jnp.zeros((d,) if diffusion.varies_by_component else ()),
         control=control.begin(h),
         evidence=Evidence.empty(d, diffusion.multivariate),
@@ -122,10 +125,10 @@ def advance(
 
     following, scale, evidence = jax.lax.cond(verdict.accepted, accept, reject)
     counts = Counts(solve.counts.attempted + 1, solve.counts.accepted + verdict.accepted)
-    finite = jnp.all(jnp.isfinite(step.error))
+    resolved = jnp.all(jnp.isfinite(step.error)) | (t_next == state.t)
     status = jnp.where(
         verdict.failed,
-        jnp.where(finite, Status.STEP_TOO_SMALL.value, Status.NOT_FINITE.value),
+        jnp.where(resolved, Status.STEP_TOO_SMALL.value, Status.NOT_FINITE.value),
         jnp.where(verdict.accepted & (t_next == t1), Status.SUCCESS.value, Status.RUNNING.value),
     )
     after = Solve(following, scale, verdict.state, evidence, counts, status, solve.reference)
@@ -156,7 +159,7 @@ class Rows(eqx.Module):
         state = solve.state
         return Rows(state.t, state.h, solve.scale, state.mean, state.factor)
 
-    def at(self, i: Array) -> State:
+    def at(self, i: Any) -> State:
         """The state in row ``i``."""
         return State(self.t[i], self.h[i], self.mean[i], self.factor[i])
 
@@ -176,8 +179,12 @@ def fill_chunk(
     solve: Solve,
     t1: Array,
     attempts: Array,
+    wanted: Array,
 ) -> tuple[Solve, Chunk]:
-    """Take steps until ``capacity`` are accepted, ``attempts`` are made, or the solve ends."""
+    """Take steps until ``wanted`` are accepted, ``attempts`` are made, or the solve ends.
+
+    ``capacity`` is the size of the buffer, part of the program; ``wanted`` is at most that.
+    """
     first = Rows.of(solve)
     buffer = jax.tree.map(
         lambda x: jnp.zeros((capacity + 1, *x.shape), x.dtype).at[0].set(x), first
@@ -186,7 +193,7 @@ def fill_chunk(
 
     def proceed(carry: tuple[Solve, Rows, Array]) -> Array:
         solve, _, count = carry
-        return running(solve) & (count < capacity) & (solve.counts.attempted < last)
+        return running(solve) & (count < wanted) & (solve.counts.attempted < last)
 
     def body(carry: tuple[Solve, Rows, Array]) -> tuple[Solve, Rows, Array]:
         solve, rows, count = carry

@@ -25,6 +25,8 @@ from probode.step import Method, State, extrapolate
 
 _BLOCK_BYTES = 64 * 2**20
 _LARGEST_BLOCK = 1024
+_TRACED_NOISE = jnp.float32
+"""Inside a trace random bits are lowered outside our scope of double precision."""
 
 
 class Path(eqx.Module):
@@ -167,10 +169,14 @@ class NodePath(Path):
         return rows, np.searchsorted(sign * rows.t, sign * times)
 
     def noise(self) -> tuple[Array, Array]:
-        return self.rows.scale[1:], self.rows.h[1:]
+        return self._steps(self.rows.scale), self.step_sizes()
 
     def step_sizes(self) -> Array:
-        return self.rows.h[1:]
+        return self._steps(self.rows.h)
+
+    def _steps(self, x: Array) -> Array:
+        """Without the first row, where no step ended; leading axes are a batch."""
+        return x[(slice(None),) * (self.rows.t.ndim - 1) + (slice(1, None),)]
 
 
 class SavedPath(Path):
@@ -208,7 +214,7 @@ class SavedPath(Path):
             if on_host(self.t):
                 drawn = _sample_saved(method, n, self.saving, key, spread)
                 return np.asarray(drawn)[:, : len(self.t)]
-            return _draw_saved(method, n, self.saving, key, spread)
+            return _draw_saved(method, n, self.saving, key, spread, _TRACED_NOISE)
 
     def noise(self) -> tuple[Array, Array]:
         # The noise is that of the whole step; its length is not kept, the state's own h is part.
@@ -311,11 +317,17 @@ def _check_times(times: np.ndarray) -> None:
 
 
 def _draw_rows(
-    method: Method, rows: Rows, count: Any, last: Array, key: Array, spread: Array
+    method: Method,
+    rows: Rows,
+    count: Any,
+    last: Array,
+    key: Array,
+    spread: Array,
+    dtype: Any = jnp.float64,
 ) -> tuple[Array, Array]:
     """Draw the rows before the last, given draws of the last."""
     n, d = method.structure.n, method.structure.d
-    noise = jax.random.normal(key, (last.shape[0], rows.t.shape[0], n, d))
+    noise = jax.random.normal(key, (last.shape[0], rows.t.shape[0], n, d), dtype)
     draw = partial(sample_rows, method, rows, count, spread=spread)
     return jax.vmap(lambda last, noise: draw(last, noise))(last, noise)
 
@@ -324,12 +336,17 @@ _sample_block = compiled(0)(_draw_rows)
 
 
 def _draw_end(
-    method: Method, mean: Array, factor: Array, h: Array, n: int, key: Array, spread: Array
+    method: Method,
+    end: State,
+    n: int,
+    key: Array,
+    spread: Array,
+    dtype: Any = jnp.float64,
 ) -> Array:
     """Draws of the last state."""
-    noise = jax.random.normal(key, (n, method.structure.n, method.structure.d))
-    draw = partial(spread_noise, method, jnp.asarray(factor), jnp.asarray(h))
-    return mean + spread * jax.vmap(draw)(noise)
+    noise = jax.random.normal(key, (n, method.structure.n, method.structure.d), dtype)
+    draw = partial(spread_noise, method, jnp.asarray(end.factor), jnp.asarray(end.h))
+    return end.mean + spread * jax.vmap(draw)(noise)
 
 
 def _sample_all(method: Method, rows: Rows, n: int, key: Array, spread: Array) -> np.ndarray:
@@ -338,7 +355,7 @@ def _sample_all(method: Method, rows: Rows, n: int, key: Array, spread: Array) -
     row_bytes = _bytes(method) + 8 * n * method.structure.n * method.structure.d
     size = _block_size(max(total - 1, 1), row_bytes)
     key, subkey = jax.random.split(key)
-    last = _draw_end(method, rows.mean[-1], rows.factor[-1], rows.h[-1], n, subkey, spread)
+    last = _draw_end(method, rows.at(-1), n, subkey, spread)
     parts = [np.asarray(last)[:, None, 0]]
     end = total - 1
     while end > 0:
@@ -354,14 +371,16 @@ def _sample_all(method: Method, rows: Rows, n: int, key: Array, spread: Array) -
 
 def _sample_traced(method: Method, rows: Rows, n: int, key: Array, spread: Array) -> Array:
     first, second = jax.random.split(key)
-    last = _draw_end(method, rows.mean[-1], rows.factor[-1], rows.h[-1], n, first, spread)
-    return _draw_rows(method, rows, rows.t.shape[0] - 1, last, second, spread)[0]
+    last = _draw_end(method, rows.at(-1), n, first, spread, _TRACED_NOISE)
+    return _draw_rows(method, rows, rows.t.shape[0] - 1, last, second, spread, _TRACED_NOISE)[0]
 
 
-def _draw_saved(method: Method, n: int, kept: Saving, key: Array, spread: Array) -> Array:
+def _draw_saved(
+    method: Method, n: int, kept: Saving, key: Array, spread: Array, dtype: Any = jnp.float64
+) -> Array:
     """Joint draws at the save points."""
     shape = (n, kept.saved.t.shape[0] + 1, method.structure.n, method.structure.d)
-    noise = jax.random.normal(key, shape)
+    noise = jax.random.normal(key, shape, dtype)
     return jax.vmap(lambda noise: saving.sample_saved(method, kept, noise, spread))(noise)
 
 

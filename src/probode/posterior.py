@@ -1,6 +1,8 @@
 """What a solve returns: a Gaussian process posterior over the solution."""
 
-from typing import Any
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
@@ -10,12 +12,18 @@ from jaxtyping import Array
 
 from probode.diffusion import Evidence
 from probode.gaussian import safe_sqrt
-from probode.paths import Path
+from probode.paths import Path, SavedPath
 from probode.precision import double_precision, is_traced, on_host
 from probode.solvers import Solver
 from probode.status import Status
 from probode.step import Method
 from probode.structure import Structure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
+    from xarray import Dataset
 
 
 class Stats(eqx.Module):
@@ -84,6 +92,8 @@ class Posterior(eqx.Module):
     reference: Array
     stats: Stats
     status_code: Array
+    tolerances: tuple[Array, Array] | None = None
+    """``(rtol, atol)`` of the control, each a number or ``(d,)``; ``None`` without a control."""
 
     @property
     def t(self) -> Array:
@@ -188,8 +198,9 @@ class Posterior(eqx.Module):
 
     @property
     def success(self) -> Any:
-        """Whether the end of the interval was reached."""
-        return self.status == Status.SUCCESS.value
+        """Whether the end of the interval, or an event that ends the solve, was reached."""
+        code = self.status_code
+        return (code == Status.SUCCESS.value) | (code == Status.EVENT.value)
 
     @property
     def message(self) -> str:
@@ -214,20 +225,184 @@ class Posterior(eqx.Module):
             return value[()] if value.ndim == 0 else value
         return value
 
-    def __repr__(self) -> str:
-        if is_traced(self.path.t) or np.ndim(self.status_code) > 0:
-            return f"<Posterior of {self.solver.name}, t: {self.path.t!r}>"
-        lines = [f"Posterior of {self.solver.name}, {self.solver.diffusion.name} diffusion"]
-        if len(self.t):
-            lines.append(f"  t from {self.t[0]:g} to {self.t[-1]:g}, {len(self.t)} times")
-            mean, std = np.ravel(self.mean[-1]), np.ravel(self.std[-1])
-            shown = ", ".join(f"{m:.8g} ± {s:.1e}" for m, s in zip(mean[:4], std[:4], strict=True))
-            lines.append(f"  final value: {shown}{', ...' if len(mean) > 4 else ''}")
-        stats = self.stats
-        lines.append(
-            f"  {int(stats.steps)} steps ({int(stats.rejected)} rejected), "
-            f"{int(stats.f_evaluations)} evaluations of f, "
-            f"{int(stats.jacobian_evaluations)} of its Jacobian"
+    def plot(
+        self,
+        *,
+        ax: "Axes | None" = None,
+        names: Sequence[str] | None = None,
+        reference: Callable[[float], Any] | None = None,
+        title: str | None = None,
+    ) -> "Figure | Axes":
+        """Draw the solution with its band, and below it standard deviations and step sizes.
+
+        On the scale of the solution a good band is invisible: the second panel shows it.
+
+        Parameters
+        ----------
+        ax
+            Draw the solution only, into these axes.
+        names
+            One name per component of ``y`` (flattened in C order).
+        reference
+            The true solution ``t -> y``: its distance is drawn beside the standard deviations.
+        title
+            Title of the figure.
+
+        Returns
+        -------
+        Figure or Axes
+            The figure, or ``ax`` if that was given.
+        """
+        from probode import plotting
+
+        if ax is None:
+            return plotting.figure(self, names=names, reference=reference, title=title)
+        if reference is not None:
+            raise ValueError(
+                "reference is drawn beside the standard deviations, ax takes the solution only: "
+                "leave ax out, or draw the error with plot_error(reference, ax=...)."
+            )
+        return plotting.plot_solution(self, ax, names=names, title=title)
+
+    def plot_error(
+        self,
+        reference: Callable[[float], Any] | None = None,
+        *,
+        ax: "Axes | None" = None,
+        names: Sequence[str] | None = None,
+    ) -> "Axes":
+        """Draw standard deviations and, with a ``reference`` ``t -> y``, true errors; log scale."""
+        from probode import plotting
+
+        return plotting.plot_std(self, ax, names=names, reference=reference)
+
+    def plot_samples(
+        self,
+        n: int = 20,
+        *,
+        seed: Any = 0,
+        ax: "Axes | None" = None,
+        deviations: bool = True,
+        components: Sequence[int] | None = None,
+        names: Sequence[str] | None = None,
+    ) -> "Axes":
+        """Draw sampled trajectories: what they differ from the mean by, with a band of 95 %.
+
+        ``deviations=False`` draws the trajectories themselves, which at good tolerances coincide.
+        ``components`` are indices into ``y`` (flattened in C order).
+        """
+        from probode import plotting
+
+        return plotting.plot_samples(
+            self, ax, n=n, seed=seed, deviations=deviations, components=components, names=names
         )
-        lines.append(f"  {self.message}")
-        return "\n".join(lines)
+
+    def plot_steps(self, *, ax: "Axes | None" = None) -> "Axes":
+        """Draw the lengths of the accepted steps on a logarithmic scale."""
+        from probode import plotting
+
+        return plotting.plot_steps(self, ax)
+
+    def plot_phase(
+        self,
+        i: int = 0,
+        j: int = 1,
+        *,
+        ax: "Axes | None" = None,
+        enlarge: float | None = None,
+        names: Sequence[str] | None = None,
+    ) -> "Axes":
+        """Draw component ``j`` over component ``i``, with ellipses that hold 95 %.
+
+        Ellipses too small to be seen are enlarged by a round number, which the legend states;
+        ``enlarge=1`` draws them as they are.
+        """
+        from probode import plotting
+
+        return plotting.plot_phase(self, i, j, ax, enlarge=enlarge, names=names)
+
+    def to_xarray(self, samples: int = 0, *, seed: Any = 0, t: Any = None) -> "Dataset":
+        """An xarray Dataset of ``mean`` and ``std`` over ``time`` and ``state``.
+
+        Parameters
+        ----------
+        samples
+            Number of joint samples to draw: the variable ``samples``.
+        seed
+            An integer, or a JAX random key.
+        t
+            Times; by default ``posterior.t``.
+
+        Returns
+        -------
+        Dataset
+            ``state`` counts the components of ``y`` flattened in C order. The attributes say how
+            the solution was computed, at what cost, and how the solve ended.
+        """
+        from probode import export
+
+        return export.to_xarray(self, samples, seed=seed, t=t)
+
+    def to_netcdf(
+        self, path: str | os.PathLike[str], samples: int = 0, *, seed: Any = 0, t: Any = None
+    ) -> None:
+        """Write what :meth:`to_xarray` returns into a netCDF file."""
+        from probode import export
+
+        export.to_netcdf(self, path, samples, seed=seed, t=t)
+
+    def to_dataframe(self, *, t: Any = None, names: Sequence[str] | None = None) -> "DataFrame":
+        """A pandas DataFrame over ``time`` with columns ``y1``, ``y1_std``, ``y2``, ..."""
+        from probode import export
+
+        return export.to_dataframe(self, t=t, names=names)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write everything into a file (NumPy's ``.npz``), for :meth:`load`."""
+        from probode import export
+
+        export.save(self, path)
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> "Posterior":
+        """Read a posterior that :meth:`save` has written: the same, bit for bit.
+
+        Reading executes nothing that the file contains.
+        """
+        from probode import export
+
+        return export.load(path)
+
+    def __repr__(self) -> str:
+        from probode import display
+
+        return display.text(self)
+
+    def _repr_html_(self) -> str | None:
+        from probode import display
+
+        return display.html(self)
+
+
+def one_solve(posterior: Posterior, what: str) -> Posterior:
+    """The posterior with NumPy arrays; raise if it is not that of one finished solve."""
+    if is_traced(posterior):
+        raise TypeError(
+            f"{what} needs a finished solve, got one inside a trace (jit, vmap, grad): return the "
+            "posterior from the traced function, and use what comes back."
+        )
+    batch = np.shape(posterior.status_code)
+    if batch:
+        raise TypeError(
+            f"{what} is for one solve, got a batch of shape {batch}: take one member with "
+            "jax.tree.map(lambda x: x[i], posterior)."
+        )
+    posterior = jax.tree.map(np.asarray, posterior)
+    path = posterior.path
+    if isinstance(path, SavedPath):
+        # A trace has room for all of save_at, reached or not.
+        count = int(path.saving.count)
+        saved, marginals = jax.tree.map(lambda x: x[:count], (path.saved, path.marginals))
+        path = SavedPath(saved, marginals, path.saving)
+        posterior = eqx.tree_at(lambda p: p.path, posterior, path)
+    return posterior

@@ -90,22 +90,6 @@ def bind(
         )
     shape, d = y0.shape, y0.size
     leaves, tree = jax.tree.flatten(tuple(args))
-    numeric = [_is_numeric(leaf) for leaf in leaves]
-
-    def flat(function: Callable[..., Any], check: Callable[[Any], Array]) -> Callable[..., Array]:
-        def evaluate(t: Array, y: Array, *values: Any) -> Array:
-            rest = iter(values)
-            full = [
-                next(rest) if is_data else leaf
-                for leaf, is_data in zip(leaves, numeric, strict=True)
-            ]
-            return check(function(t, y.reshape(shape), *jax.tree.unflatten(tree, full)))
-
-        return evaluate
-
-    def trace_flat(function: Callable[..., Any], check: Callable[[Any], Array]) -> Any:
-        data = [jnp.asarray(leaf) for leaf, is_data in zip(leaves, numeric, strict=True) if is_data]
-        return *_trace(flat(function, check), t0, y0.reshape(-1), data), data
 
     def check_value(value: Any) -> Array:
         return _real(value, "vector_field", (shape,)).reshape(d)
@@ -114,39 +98,72 @@ def bind(
         expected = ((d,), (d, d)) if diagonal else ((d, d),)
         return _real(value, "jac", expected)
 
-    try:
-        program, constants, data = trace_flat(vector_field, check_value)
-    except jax.errors.ConcretizationTypeError:
-        # A Python integer or switch among the parameters may steer the function's control flow
-        # (range(n), if flag): then it is part of the program, not data.
-        if not any(isinstance(leaf, int) for leaf in leaves):
-            raise
-        numeric = [
-            is_data and not isinstance(leaf, int)
-            for leaf, is_data in zip(leaves, numeric, strict=True)
-        ]
-        program, constants, data = trace_flat(vector_field, check_value)
+    def trace_both(is_data: Callable[[Any], bool]) -> Field:
+        """Trace with those parameters as data that ``is_data`` says; the others are constants."""
+        data = [jnp.asarray(leaf) for leaf in leaves if is_data(leaf)]
 
-    jacobian_program, jacobian_constants = None, ()
-    if jac is not None:
+        def trace_one(function: Callable[..., Any], check: Callable[[Any], Array]) -> Any:
+            def evaluate(t: Array, y: Array, *values: Any) -> Array:
+                rest = iter(values)
+                full = [next(rest) if is_data(leaf) else leaf for leaf in leaves]
+                return check(function(t, y.reshape(shape), *jax.tree.unflatten(tree, full)))
+
+            return _trace(evaluate, t0, y0.reshape(-1), data)
+
+        program, constants = trace_one(vector_field, check_value)
+        if jac is None:
+            return Field(program, None, d, constants, (), data)
         jacobian = jac if callable(jac) else lambda t, y, *args: jnp.asarray(jac)
-        jacobian_program, jacobian_constants, data = trace_flat(jacobian, check_jacobian)
+        jacobian_program, jacobian_constants = trace_one(jacobian, check_jacobian)
+        return Field(program, jacobian_program, d, constants, jacobian_constants, data)
+
+    if jac is not None and not callable(jac):
+        jac = _matrix(jac)
     if diagonal and jac is None and d > DIAGONAL_LIMIT:
         raise ValueError(
             f"DiagonalEK1 needs the diagonal of the Jacobian, and y0 has {d} components: computing "
             f"it by d products is refused above d = {DIAGONAL_LIMIT}. Pass jac=, a function "
             "(t, y, *args) that returns the diagonal, or use EK0."
         )
-    return Field(program, jacobian_program, d, constants, jacobian_constants, data)
+    try:
+        return trace_both(_is_numeric)
+    except _NEEDS_VALUES:
+        # A whole number or switch among the parameters may steer the function's control flow
+        # (range(n), if flag): then it is part of the program, not data.
+        if not any(_is_whole(leaf) for leaf in leaves):
+            raise
+        return trace_both(lambda leaf: _is_numeric(leaf) and not _is_whole(leaf))
+
+
+_NEEDS_VALUES = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
+"""Raised where a function wants to know a number that is not known while tracing."""
+
+
+def _matrix(jac: Any) -> np.ndarray:
+    try:
+        return np.asarray(jac, float)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"jac must be a function (t, y, *args) or a constant matrix, got {jac!r}."
+        ) from None
+
+
+def _is_whole(leaf: Any) -> bool:
+    return isinstance(leaf, int | np.integer | np.bool_)
 
 
 def _trace(function: Callable[..., Array], t: Array, y: Array, data: list[Any]) -> Any:
     try:
         return trace(function, t, y, *data)
-    except jax.errors.ConcretizationTypeError as error:
+    except _NEEDS_VALUES as error:
         error.add_note(
-            "probode.solve traces the vector field with JAX: write it with jax.numpy, and replace "
-            "value-dependent branches by jnp.where or jax.lax.cond."
+            "probode.solve traces the vector field with JAX: write it with jax.numpy instead of "
+            "numpy, and replace value-dependent branches by jnp.where or jax.lax.cond. "
+            "probode.solve_ivp takes plain NumPy and Python functions as they are."
         )
         raise
 

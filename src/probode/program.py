@@ -14,6 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
+from probode.precision import is_traced
+
 
 class Program:
     """A traced function of arrays: hashable, compared by structure."""
@@ -43,7 +45,7 @@ def trace(function: Callable[..., Any], *inputs: Any) -> tuple[Program, tuple[An
     return Program(closed.jaxpr), constants
 
 
-def _jaxpr_key(jaxpr: core.Jaxpr) -> tuple[Any, ...]:
+def _jaxpr_key(jaxpr: core.Jaxpr, in_rule: bool = False) -> tuple[Any, ...]:
     """Everything that decides what a program computes, as nested hashable tuples."""
     numbers: dict[Any, int] = {}
 
@@ -62,10 +64,37 @@ def _jaxpr_key(jaxpr: core.Jaxpr) -> tuple[Any, ...]:
     equations = []
     for eqn in jaxpr.eqns:
         read = tuple(use(atom) for atom in eqn.invars)
-        params = tuple((name, _param_key(value)) for name, value in sorted(eqn.params.items()))
+        params = tuple(
+            (name, _param_key(value, in_rule))
+            for name, value in sorted(eqn.params.items())
+            if name not in _RULES
+        )
+        # A rule may use the function it belongs to: rules within rules are left out.
+        rules = (
+            ()
+            if in_rule
+            else tuple(
+                _rule_key(eqn.params[name], len(eqn.invars))
+                for name in _RULES
+                if name in eqn.params
+            )
+        )
         write = tuple(define(v) for v in eqn.outvars)
-        equations.append((eqn.primitive, read, params, write))
+        equations.append((eqn.primitive, read, params, rules, write))
     return (inputs, tuple(equations), tuple(use(atom) for atom in jaxpr.outvars))
+
+
+_RULES = ("jvp_jaxpr_fun",)
+"""Parameters that hold the derivative rule of a function, as a function made anew at each trace."""
+
+
+def _rule_key(rule: Any, inputs: int) -> Any:
+    """A derivative rule by what it computes: traced, as the program itself."""
+    try:
+        jaxpr, constants, zeros = rule.call_wrapped(*(False,) * inputs)
+        return (_jaxpr_key(jaxpr, True), tuple(map(_param_key, constants)), tuple(zeros))
+    except Exception:  # another version of JAX keeps it in another way
+        return _ByIdentity(rule)
 
 
 class _ByIdentity:
@@ -83,16 +112,17 @@ class _ByIdentity:
         return isinstance(other, _ByIdentity) and self._value is other._value
 
 
-def _param_key(value: Any) -> Any:
+def _param_key(value: Any, in_rule: bool = False) -> Any:
     if isinstance(value, core.ClosedJaxpr):
-        return (_jaxpr_key(value.jaxpr), tuple(_param_key(const) for const in value.consts))
+        return (_jaxpr_key(value.jaxpr, in_rule), tuple(map(_param_key, value.consts)))
     if isinstance(value, core.Jaxpr):
-        return _jaxpr_key(value)
+        return _jaxpr_key(value, in_rule)
     if isinstance(value, tuple | list):
-        return tuple(_param_key(item) for item in value)
+        return tuple(_param_key(item, in_rule) for item in value)
     if isinstance(value, dict):
-        return tuple((key, _param_key(item)) for key, item in sorted(value.items()))
-    if isinstance(value, np.ndarray | np.generic):
+        return tuple((key, _param_key(item, in_rule)) for key, item in sorted(value.items()))
+    if isinstance(value, np.ndarray | np.generic | jax.Array) and not is_traced(value):
+        value = np.asarray(value)
         return (value.shape, value.dtype.str, value.tobytes())
     try:
         hash(value)

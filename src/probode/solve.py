@@ -66,7 +66,8 @@ def solve(
         state only. With ``save_at`` or ``grid``, ``solve`` runs inside ``jit``, ``vmap``, ``grad``.
     max_steps
         Bound for the number of attempted steps. Inside a trace it also makes an adaptive solve
-        differentiable in reverse mode.
+        differentiable in reverse mode (which needs JAX's 64-bit mode: the backward pass runs after
+        ``solve`` has returned, outside its scope of double precision).
     jac
         ``(t, y, *args) -> (d, d)`` (for ``DiagonalEK1`` also the diagonal ``(d,)``), or a constant
         matrix; by default automatic differentiation.
@@ -89,10 +90,7 @@ def solve(
     """
     if not isinstance(solver, Solver):
         raise TypeError(f"solver must be EK0(...), EK1(...) or DiagonalEK1(...), got {solver!r}.")
-    if max_steps is not None and (isinstance(max_steps, bool) or int(max_steps) < 1):
-        raise ValueError(f"max_steps must be a positive integer, got {max_steps!r}.")
-    if time_limit is not None and not time_limit > 0:
-        raise ValueError(f"time_limit must be a positive number of seconds, got {time_limit!r}.")
+    max_steps = _check_limits(max_steps, time_limit, callback)
     with double_precision(), one_blas_thread():
         t0, t1 = _span(t_span)
         y0 = _initial_value(y0)
@@ -115,17 +113,40 @@ def solve(
         else:
             monitor = Monitor(max_steps, time_limit, callback, y0.shape)
             result = _solve_eagerly(inputs, times, smooth, monitor)
-        path, final, status = result
-        return Posterior(
-            path=path,
-            solver=solver,
-            method=method,
-            shape=y0.shape,
-            evidence=final.evidence,
-            reference=final.reference,
-            stats=_stats(method, solver, steps, final),
-            status_code=status,
-        )
+        extra = solver.initialization.evaluations(solver.order) + steps.start_evaluations()
+        return build_posterior(solver, method, y0.shape, steps, *result, extra)
+
+
+def build_posterior(
+    solver: Solver,
+    method: Method,
+    shape: tuple[int, ...],
+    control: Control,
+    path: Path,
+    final: loop.Solve,
+    status: Any,
+    extra: int,
+) -> Posterior:
+    """What the user holds; ``extra`` counts the evaluations of ``f`` outside the steps."""
+    return Posterior(
+        path=path,
+        solver=solver,
+        method=method,
+        shape=shape,
+        evidence=final.evidence,
+        reference=final.reference,
+        stats=_stats(method, final, extra),
+        status_code=status,
+        tolerances=_tolerances(control),
+    )
+
+
+def _tolerances(control: Control) -> tuple[Any, Any] | None:
+    """``(rtol, atol)`` of an adaptive solve, outside a trace as NumPy arrays."""
+    if not isinstance(control, PControl):
+        return None
+    pair = control.rtol, control.atol
+    return pair if is_traced(pair) or inside_trace() else jax.tree.map(np.asarray, pair)
 
 
 def _solve_eagerly(
@@ -135,16 +156,7 @@ def _solve_eagerly(
     method = inputs.method
     if times is None:
         final, status, chunks = engine.solve_all(inputs, monitor)
-        first = engine.first_row(final, chunks)
-        rows = engine.collect(chunks, [chunk.rows for chunk in chunks], first)
-        smoothed = None
-        if smoothing:
-            buffers = engine.smooth_all(method, final, chunks)
-            head = Marginals(first.mean, first.factor)
-            if buffers:
-                head = jax.tree.map(lambda x: x[0], buffers[0])
-            smoothed = engine.collect(chunks, buffers, head)
-        path: Path = NodePath(rows, smoothed)
+        path: Path = node_path(method, final, chunks, smoothing)
     else:
         kept, status = engine.solve_saving(inputs, times, smoothing, monitor)
         final = kept.solve
@@ -157,6 +169,21 @@ def _solve_eagerly(
         saved, marginals = jax.tree.map(lambda x: np.asarray(x)[:reached], (kept.saved, marginals))
         path = SavedPath(saved, marginals, kept)
     return path, jax.tree.map(np.asarray, final), np.asarray(status.value)
+
+
+def node_path(
+    method: Method, final: loop.Solve, chunks: list[loop.Chunk], smoothing: bool
+) -> NodePath:
+    """All steps of a solve, joined and smoothed."""
+    first = engine.first_row(final, chunks)
+    rows = engine.collect(chunks, [chunk.rows for chunk in chunks], first)
+    if not smoothing:
+        return NodePath(rows, None)
+    buffers = engine.smooth_all(method, final, chunks)
+    head = Marginals(first.mean, first.factor)
+    if buffers:
+        head = jax.tree.map(lambda x: x[0], buffers[0])
+    return NodePath(rows, engine.collect(chunks, buffers, head))
 
 
 def _solve_traced(
@@ -190,14 +217,13 @@ def _solve_traced(
     return SavedPath(kept.saved, marginals, kept), kept.solve, status
 
 
-def _stats(method: Method, solver: Solver, control: Control, final: loop.Solve) -> Stats:
+def _stats(method: Method, final: loop.Solve, extra: int) -> Stats:
     attempted, accepted = final.counts
-    start = solver.initialization.evaluations(solver.order) + control.start_evaluations()
     return Stats(
         steps=attempted,
         accepted=accepted,
         rejected=attempted - accepted,
-        f_evaluations=attempted + start,
+        f_evaluations=attempted + extra,
         jacobian_evaluations=0 if method.jacobian == "none" else attempted,
     )
 
@@ -210,7 +236,7 @@ def _control(
             raise ValueError("pass grid or step, not both.")
         return GridSteps(grid)
     if step is not None:
-        size = jnp.asarray(step, float)
+        size = _number(step, "step")
         if size.ndim != 0:
             raise ValueError(
                 f"step must be a number, got shape {size.shape}; for given times use grid."
@@ -225,6 +251,27 @@ def _control(
     return control.flat(shape)
 
 
+def _check_limits(max_steps: Any, time_limit: Any, callback: Any) -> int | None:
+    """Check what may stop a solve early; return ``max_steps`` as an integer."""
+    if time_limit is not None:
+        try:
+            fits = bool(float(time_limit) > 0)
+        except (TypeError, ValueError):
+            fits = False
+        if not fits:
+            raise ValueError(
+                f"time_limit must be a positive number of seconds, got {time_limit!r}."
+            )
+    if callback is not None and not callable(callback):
+        raise TypeError(f"callback must be a function of the progress, got {callback!r}.")
+    if max_steps is None:
+        return None
+    whole = isinstance(max_steps, int | np.integer) and not isinstance(max_steps, bool)
+    if not whole or max_steps < 1:
+        raise ValueError(f"max_steps must be a positive integer, got {max_steps!r}.")
+    return int(max_steps)
+
+
 def _number(value: Any, what: str) -> Array:
     """Convert to float64, refusing what is not made of real numbers."""
     try:
@@ -232,7 +279,7 @@ def _number(value: Any, what: str) -> Array:
     except (TypeError, ValueError) as error:
         raise TypeError(f"{what} must be made of real numbers, got {value!r}: {error}") from None
     if jnp.issubdtype(array.dtype, jnp.complexfloating):
-        raise TypeError(f"{what} must be real, got {array.dtype}: embed it as (Re, Im).")
+        raise TypeError(f"{what} must be real, got {value!r}: embed complex ones as (Re, Im).")
     array = array.astype(float)
     if not is_traced(array) and not np.all(np.isfinite(array)):
         raise ValueError(f"{what} must be finite, got {value!r}.")
@@ -255,8 +302,20 @@ def _initial_value(y0: Any) -> Array:
     return value
 
 
+def _snap(times: Array, given: Any, t0: Array, t1: Array) -> Array:
+    """Times that mean an end of the interval, but miss it by their rounding, are put there.
+
+    Single precision is JAX's default: the last of ``jnp.linspace(0, 0.1)`` is not Python's 0.1.
+    """
+    dtype = getattr(given, "dtype", np.dtype(float))
+    rounding = 4 * float(jnp.finfo(dtype).eps) if jnp.issubdtype(dtype, jnp.floating) else 0.0
+    for end in (t0, t1):
+        times = jnp.where(jnp.abs(times - end) <= rounding * jnp.abs(end), end, times)
+    return times
+
+
 def _grid(grid: Any, t0: Array, t1: Array) -> Array:
-    times = _number(grid, "grid")
+    times = _snap(_number(grid, "grid"), grid, t0, t1)
     if times.ndim != 1 or times.shape[0] < 2:
         raise ValueError(f"grid must be a vector of at least two times, got shape {times.shape}.")
     if not is_traced(times, t0, t1):
@@ -270,7 +329,7 @@ def _grid(grid: Any, t0: Array, t1: Array) -> Array:
 
 
 def _save_times(save_at: Any, t0: Array, t1: Array) -> Array:
-    times = jnp.atleast_1d(_number(save_at, "save_at"))
+    times = jnp.atleast_1d(_snap(_number(save_at, "save_at"), save_at, t0, t1))
     if times.ndim != 1 or times.shape[0] == 0:
         raise ValueError(f"save_at must be a time or a vector of times, got shape {times.shape}.")
     if not is_traced(times, t0, t1):

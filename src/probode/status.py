@@ -4,10 +4,11 @@ from enum import IntEnum
 
 
 class Status(IntEnum):
-    """How a solve ended. ``Status.SUCCESS`` is 0, every failure is negative."""
+    """How a solve ended. ``Status.SUCCESS`` is 0, ``Status.EVENT`` 2, every failure is negative."""
 
     RUNNING = 1
     SUCCESS = 0
+    EVENT = 2
     STEP_TOO_SMALL = -1
     NOT_FINITE = -2
     MAX_STEPS = -3
@@ -25,6 +26,7 @@ class Status(IntEnum):
 _MESSAGES = {
     Status.RUNNING: "The solver has not reached the end of the integration interval yet.",
     Status.SUCCESS: "The solver successfully reached the end of the integration interval.",
+    Status.EVENT: "A termination event occurred.",
     Status.STEP_TOO_SMALL: "Required step size is less than spacing between numbers.",
     Status.NOT_FINITE: (
         "The vector field returned NaN or Inf, also for the smallest steps; the solution up to "

@@ -99,6 +99,10 @@ class Structure:
         """Covariance ``(..., d, d)`` from the columns of one derivative."""
         return self.variance(columns)[..., None] * np.eye(self.d)
 
+    def project(self, columns: Array, direction: np.ndarray) -> Any:
+        """Standard deviation of ``direction · y`` from the columns of one derivative."""
+        return np.sqrt(np.sum(self.variance(columns) * direction**2, axis=-1))
+
     def diagonal_factor(self, std: Float[Array, "n d"]) -> Array:
         """Factor of independent components with these standard deviations."""
         raise NotImplementedError
@@ -261,6 +265,9 @@ class Dense(Structure):
 
     def covariance(self, columns: Array) -> Array:
         return columns.swapaxes(-1, -2) @ columns
+
+    def project(self, columns: Array, direction: np.ndarray) -> Any:
+        return np.linalg.norm(columns @ direction, axis=-1)
 
     def diagonal_factor(self, std: Float[Array, "n d"]) -> Array:
         return jnp.diag(std.reshape(-1))

@@ -1,0 +1,615 @@
+"""``solve_ivp``: SciPy's contract, and the posterior."""
+
+import logging
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.optimize import OptimizeResult
+
+from probode import engine, events, host
+from probode.control import Control, GridSteps, PControl, PIControl
+from probode.engine import Inputs, Monitor, one_blas_thread
+from probode.errors import check_choice
+from probode.finite_differences import finite_difference_jacobian
+from probode.posterior import Posterior
+from probode.precision import double_precision
+from probode.problem import bind
+from probode.progress import with_progress
+from probode.solve import build_posterior, node_path
+from probode.solvers import EK0, EK1, DiagonalEK1, Solver
+from probode.status import Status
+from probode.tracing import make_traceable
+
+logger = logging.getLogger("probode")
+
+METHODS: dict[str, type[Solver]] = {"EK0": EK0, "EK1": EK1, "DiagonalEK1": DiagonalEK1}
+CONTROLS: dict[str, type[PControl]] = {"PI": PIControl, "P": PControl}
+
+_SMALLEST_RTOL = 100 * float(np.finfo(float).eps)
+_MESSAGES = {0: Status.SUCCESS.message, 1: Status.EVENT.message}
+
+
+class OdeResult(OptimizeResult):
+    """SciPy's result of ``solve_ivp``, with error bars.
+
+    Beside SciPy's fields: ``y_std`` of shape ``(n, n_points)``, ``y_cov`` of shape
+    ``(n_points, n, n)`` (computed when asked for), ``t_events_std``, ``posterior``, and ``path``:
+    how the function was evaluated ("jax", "numpy", "scalars": compiled; "python": step by step).
+    """
+
+    def __missing__(self, key: str) -> Any:
+        if key == "y_cov" and "posterior" in self:
+            self["y_cov"] = self["posterior"](np.asarray(self["t"], float)).cov
+            return self["y_cov"]
+        raise KeyError(key)
+
+
+class Solution:
+    """Dense output: ``sol(t)`` is the mean, as in SciPy, with ``sol.std(t)`` and ``sol.cov(t)``.
+
+    Outside the interval it is the prediction of the prior, with a growing standard deviation.
+    """
+
+    def __init__(self, posterior: Posterior, embedding: "Embedding", ts: np.ndarray) -> None:
+        self.posterior, self._embedding, self.ts = posterior, embedding, ts
+        self.t_min, self.t_max = float(np.min(ts)), float(np.max(ts))
+        self.n_segments = max(len(ts) - 1, 0)
+
+    def __call__(self, t: Any) -> np.ndarray:
+        """Posterior mean, shape ``(n,)`` or ``(n, n_points)``."""
+        return self._embedding.values(self.posterior(np.asarray(t, float)).mean).T
+
+    def std(self, t: Any) -> np.ndarray:
+        """Posterior standard deviation, shape ``(n,)`` or ``(n, n_points)``."""
+        return self._embedding.stds(self.posterior(np.asarray(t, float)).std).T
+
+    def cov(self, t: Any) -> np.ndarray:
+        """Posterior covariance, shape ``(n, n)`` or ``(n_points, n, n)``."""
+        return self._embedding.covariances(self.posterior(np.asarray(t, float)).cov)
+
+    def sample(self, n: int = 1, *, seed: Any = 0, t: Any = None) -> np.ndarray:
+        """Joint samples of the trajectory, shape ``(n_samples, n, n_points)``."""
+        drawn = self.posterior.sample(n, seed=seed, t=t)
+        return np.swapaxes(self._embedding.values(drawn), -1, -2)
+
+
+class Constant:
+    """Dense output where nothing was integrated: the initial value, with certainty."""
+
+    def __init__(self, y: np.ndarray, ts: np.ndarray) -> None:
+        self._y, self.ts = y, ts
+        self.t_min, self.t_max = float(np.min(ts)), float(np.max(ts))
+        self.n_segments = 1
+
+    def __call__(self, t: Any) -> np.ndarray:
+        """The value, repeated."""
+        t = np.asarray(t)
+        return self._y.copy() if t.ndim == 0 else np.repeat(self._y[:, None], t.size, axis=1)
+
+    def std(self, t: Any) -> np.ndarray:
+        """Zero."""
+        return np.zeros(np.shape(self(t)))
+
+    def cov(self, t: Any) -> np.ndarray:
+        """Zero."""
+        return np.zeros((*np.shape(t), self._y.size, self._y.size))
+
+    def sample(self, n: int = 1, *, seed: Any = 0, t: Any = None) -> np.ndarray:
+        """The value, repeated."""
+        return np.repeat(self(self.ts if t is None else t)[None], n, axis=0)
+
+
+class Embedding(NamedTuple):
+    """Complex states as real ones: ``(Re y, Im y)``. For real states nothing happens."""
+
+    n: int
+    is_complex: bool
+
+    def flatten(self, y: np.ndarray) -> np.ndarray:
+        """Real form of a state."""
+        return np.concatenate([y.real, y.imag]) if self.is_complex else y
+
+    def values(self, y: Any) -> Any:
+        """States from their real form; the last axis holds components."""
+        return y[..., : self.n] + 1j * y[..., self.n :] if self.is_complex else y
+
+    def stds(self, std: Any) -> Any:
+        """Standard deviations of ``|y - mean|``."""
+        return np.hypot(std[..., : self.n], std[..., self.n :]) if self.is_complex else std
+
+    def covariances(self, cov: Any) -> Any:
+        """``E (y - m)(y - m)ᴴ``."""
+        if not self.is_complex:
+            return cov
+        n = self.n
+        re, im = cov[..., :n, :n] + cov[..., n:, n:], cov[..., n:, :n] - cov[..., :n, n:]
+        return re + 1j * im
+
+    def jacobian(self, j: np.ndarray) -> np.ndarray:
+        """Real form of a (complex differentiable) Jacobian."""
+        return np.block([[j.real, -j.imag], [j.imag, j.real]]) if self.is_complex else j
+
+
+def solve_ivp(
+    fun: Callable[..., Any],
+    t_span: Any,
+    y0: Any,
+    method: Any = "EK1",
+    t_eval: Any = None,
+    dense_output: bool = False,
+    events: Any = None,
+    vectorized: bool = False,
+    args: Any = None,
+    **options: Any,
+) -> OdeResult:
+    """Solve an initial value problem: ``scipy.integrate.solve_ivp`` with error bars.
+
+    Same call, same result fields. Plain NumPy functions are compiled where they can be traced;
+    where not, the solver is driven from Python.
+
+    Parameters
+    ----------
+    fun
+        ``fun(t, y, *args)``; NumPy, plain Python or JAX.
+    t_span
+        ``(t0, tf)``; ``tf`` may be infinite if a terminal event ends the integration.
+    y0
+        Initial state, shape ``(n,)``; real or complex.
+    method
+        ``"EK1"`` (for stiff problems too), ``"EK0"`` (cheap, non-stiff, large), ``"DiagonalEK1"``,
+        or a solver object such as ``probode.EK1(order=8)``.
+    t_eval
+        Times at which to return the solution; by default the steps taken.
+    dense_output
+        Whether to return ``sol``, a continuous solution.
+    events
+        Functions ``event(t, y, *args)`` whose zeros are wanted, with the attributes ``terminal``
+        and ``direction``, as in SciPy.
+    vectorized
+        Whether ``fun`` accepts several states as columns, shape ``(n, k)``.
+    args
+        Further arguments of ``fun``, of the events and of ``jac``.
+    **options
+        SciPy's: ``rtol=1e-3``, ``atol=1e-6`` (numbers or arrays), ``first_step``, ``min_step``,
+        ``max_step``, ``jac`` (function or matrix), ``jac_sparsity``, ``lband``, ``uband`` (for
+        functions that cannot be traced). Ours: ``max_num_steps``, ``order=5``,
+        ``diffusion="dynamic"``, ``smooth=True``, ``grid``, ``control`` ("PI", "P"),
+        ``initialization``, ``progress=False``, ``time_limit`` (seconds), ``callback`` (called a few
+        times a second with the progress; a true answer stops).
+
+    Returns
+    -------
+    OdeResult
+        SciPy's fields, and ``y_std``, ``y_cov``, ``t_events_std``, ``posterior``, ``path``.
+
+    Examples
+    --------
+    >>> from probode import solve_ivp
+    >>> result = solve_ivp(lambda t, y: [-0.5 * y[0]], [0, 1], [2.0], rtol=1e-6)
+    >>> result.y.shape == result.y_std.shape
+    True
+    """
+    chosen = Options.read(options)
+    t0, tf = (float(t) for t in t_span)
+    if np.isnan(t0) or np.isnan(tf) or np.isinf(t0):
+        raise ValueError(f"t_span must be a pair of numbers, got {t_span!r}.")
+    start = _initial_state(y0)
+    arguments = _arguments(args)
+    times = None if t_eval is None else _evaluation_times(t_eval, t0, tf)
+    solver = _solver(method, chosen)
+    if start.size == 0 or t0 == tf:
+        return _without_integration(fun, t0, tf, start, times, dense_output, events, arguments)
+
+    embedding = Embedding(start.size, np.iscomplexobj(start))
+    control = _control(chosen, t0, tf, embedding)
+    watched = None if events is None else _prepared_events(events, arguments)
+    posterior, path, counts = _integrate(
+        fun, t0, tf, start, arguments, bool(vectorized), solver, control, chosen, embedding, watched
+    )
+    return _result(posterior, path, counts, embedding, times, dense_output, watched)
+
+
+class Options(NamedTuple):
+    """Options of :func:`solve_ivp`, with their defaults."""
+
+    rtol: Any = 1e-3
+    atol: Any = 1e-6
+    first_step: Any = None
+    min_step: Any = 0.0
+    max_step: Any = np.inf
+    max_num_steps: int | None = None
+    jac: Any = None
+    jac_sparsity: Any = None
+    lband: int | None = None
+    uband: int | None = None
+    order: int = 5
+    diffusion: Any = "dynamic"
+    smooth: bool = True
+    grid: Any = None
+    control: Any = "PI"
+    initialization: Any = None
+    progress: bool = False
+    time_limit: float | None = None
+    callback: Callable[[engine.Progress], Any] | None = None
+
+    @classmethod
+    def read(cls, options: dict[str, Any]) -> "Options":
+        """Check the names; what SciPy would ignore with a warning is ignored with a warning."""
+        unknown = [name for name in options if name not in cls._fields]
+        if unknown:
+            warnings.warn(
+                "The following arguments have no effect for a chosen solver: "
+                f"{', '.join(f'`{name}`' for name in unknown)}. Known are: "
+                f"{', '.join(cls._fields)}.",
+                stacklevel=3,
+            )
+        return cls(**{name: value for name, value in options.items() if name in cls._fields})
+
+
+def _initial_state(y0: Any) -> np.ndarray:
+    y = np.asarray(y0)
+    if not np.issubdtype(y.dtype, np.number) and y.dtype != bool:
+        raise ValueError(f"`y0` must be made of numbers, got an array of {y.dtype}.")
+    y = y.astype(complex if np.iscomplexobj(y) else float)
+    if y.ndim != 1:
+        raise ValueError(f"`y0` must be 1-dimensional, got shape {y.shape}.")
+    if not np.all(np.isfinite(y)):
+        raise ValueError("All components of the initial state `y0` must be finite.")
+    return y
+
+
+def _arguments(args: Any) -> tuple[Any, ...]:
+    if args is None:
+        return ()
+    try:
+        return tuple(args)
+    except TypeError:
+        raise TypeError(
+            f"Supplied 'args' cannot be unpacked. Pass a tuple, e.g. `args=({args},)`."
+        ) from None
+
+
+def _evaluation_times(t_eval: Any, t0: float, tf: float) -> np.ndarray:
+    times = np.asarray(t_eval)
+    if times.ndim != 1:
+        raise ValueError(f"`t_eval` must be 1-dimensional, got shape {times.shape}.")
+    if np.any(times < min(t0, tf)) or np.any(times > max(t0, tf)):
+        raise ValueError(f"Values in `t_eval` are not within `t_span` [{t0:g}, {tf:g}].")
+    steps = np.diff(times)
+    if (tf > t0 and np.any(steps <= 0)) or (tf < t0 and np.any(steps >= 0)):
+        raise ValueError("Values in `t_eval` are not sorted in the direction of integration.")
+    return times
+
+
+def _solver(method: Any, options: Options) -> Solver:
+    if isinstance(method, Solver):
+        return method
+    if isinstance(method, str):
+        check_choice("method", method, tuple(METHODS))
+        method = METHODS[method]
+    method = getattr(method, "solver", method)  # the classes of probode.scipy
+    if not (isinstance(method, type) and issubclass(method, Solver)):
+        raise ValueError(
+            f"`method` must be one of {', '.join(METHODS)} or a solver, got {method!r}."
+        )
+    return method(options.order, options.diffusion)
+
+
+def _control(options: Options, t0: float, tf: float, embedding: Embedding) -> Control:
+    """Step size control on the real form of the state."""
+    if options.max_step <= 0:
+        raise ValueError(f"`max_step` must be positive, got {options.max_step!r}.")
+    if options.first_step is not None:
+        if options.first_step <= 0:
+            raise ValueError(f"`first_step` must be positive, got {options.first_step!r}.")
+        if options.first_step > abs(tf - t0):
+            raise ValueError(f"`first_step` exceeds bounds: {options.first_step!r} > |tf - t0|.")
+    if options.grid is not None:
+        with double_precision():
+            return GridSteps(jnp.asarray(_grid(options.grid, t0, tf)))
+    rtol, atol = read_tolerances(options.rtol, options.atol, embedding)
+    kind = options.control
+    if isinstance(kind, PControl):
+        return kind
+    if isinstance(kind, str):
+        check_choice("control", kind, tuple(CONTROLS))
+        kind = CONTROLS[kind]
+    return kind(
+        rtol,
+        atol,
+        first_step=options.first_step,
+        min_step=options.min_step,
+        max_step=options.max_step,
+    )
+
+
+def _grid(grid: Any, t0: float, tf: float) -> np.ndarray:
+    times = np.asarray(grid, float)
+    steps = np.diff(times)
+    if times.ndim != 1 or times.size < 2 or times[0] != t0 or times[-1] != tf:
+        raise ValueError(f"`grid` must be a vector of times from {t0:g} to {tf:g}.")
+    if np.any(steps * np.sign(tf - t0) <= 0):
+        raise ValueError("`grid` must be strictly monotone from t0 to tf.")
+    return times
+
+
+def read_tolerances(rtol: Any, atol: Any, embedding: Embedding) -> tuple[Any, Any]:
+    """Tolerances as SciPy reads them: tiny relative ones are raised with a warning."""
+    n = embedding.n
+    rtol, atol = np.asarray(rtol, float), np.asarray(atol, float)
+    if np.any(rtol < _SMALLEST_RTOL):
+        warnings.warn(
+            f"At least one element of `rtol` is too small. Setting it to {_SMALLEST_RTOL:.1e}.",
+            stacklevel=4,
+        )
+        rtol = np.maximum(rtol, _SMALLEST_RTOL)
+    for name, value in (("rtol", rtol), ("atol", atol)):
+        if value.ndim > 0 and value.shape != (n,):
+            raise ValueError(f"`{name}` has wrong shape: expected ({n},), got {value.shape}.")
+    if np.any(atol < 0) or np.any(np.isnan(atol)):
+        raise ValueError(f"`atol` must be positive, got {atol}.")
+    atol = np.maximum(atol, np.finfo(float).tiny ** 0.5)
+    if embedding.is_complex:
+        rtol, atol = (np.tile(x, 2) if x.ndim else x for x in (rtol, atol))
+    return rtol, atol
+
+
+def _prepared_events(functions: Any, arguments: tuple[Any, ...]) -> list[events.Event]:
+    return events.prepare(functions, arguments)
+
+
+def _integrate(
+    fun: Callable[..., Any],
+    t0: float,
+    tf: float,
+    start: np.ndarray,
+    arguments: tuple[Any, ...],
+    vectorized: bool,
+    solver: Solver,
+    control: Control,
+    options: Options,
+    embedding: Embedding,
+    watched: list[events.Event] | None,
+) -> tuple[Posterior, str, dict[str, int]]:
+    """Run the solve on the real form of the state, compiled where the function can be traced."""
+    single = _single(fun, vectorized, embedding, start.size)
+    y0 = embedding.flatten(start)
+    watch = None
+    if watched is not None and any(np.isfinite(event.terminal) for event in watched):
+        watch = events.Watch([_on_real_form(event, embedding) for event in watched])
+    with (
+        with_progress(options.progress, t0, tf, options.callback) as callback,
+        double_precision(),
+        one_blas_thread(),
+    ):
+        monitor = Monitor(options.max_num_steps, options.time_limit, callback, y0.shape, watch)
+        if isinstance(control, PControl):
+            control = control.flat(y0.shape)
+        method = solver.method(y0.size)
+        traceable = make_traceable(single, (t0, tf), y0, arguments)
+        if traceable is not None:
+            field = _field(traceable.function, t0, y0, arguments, options, solver, embedding)
+            initialization = solver.initialization
+            if options.initialization is not None:
+                initialization = type(solver)(
+                    solver.order, initialization=options.initialization
+                ).initialization
+            flat = jnp.asarray(y0)
+            inputs = Inputs(
+                method, initialization, field, control, jnp.asarray(t0), jnp.asarray(tf), flat
+            )
+            final, status, chunks = engine.solve_all(inputs, monitor)
+            extra = initialization.evaluations(solver.order) + control.start_evaluations()
+            path = traceable.path
+        else:
+            logger.info(
+                "%s cannot be traced: the solver is driven from Python, at a fraction of the "
+                "speed. Replace branches on values (if, max, min, float) by numpy.where, "
+                "numpy.maximum and the like.",
+                getattr(fun, "__name__", "the function"),
+            )
+            function = _on_host(single, arguments, y0.size)
+            jacobian = _host_jacobian(
+                function, fun, arguments, options, solver, embedding, vectorized
+            )
+            hosted = host.HostField(function, jacobian)
+            final, status, chunks, extra = host.solve_on_host(
+                method, hosted, control, t0, tf, y0, monitor
+            )
+            path = "python"
+        nodes = node_path(method, final, chunks, options.smooth)
+        final = jax.tree.map(np.asarray, final)
+        posterior = build_posterior(
+            solver, method, y0.shape, control, nodes, final, np.asarray(status.value), extra
+        )
+    attempted = int(final.counts.attempted)
+    counts = {
+        "nfev": attempted + extra,
+        "njev": 0 if method.jacobian == "none" else attempted,
+        "nlu": 0,
+    }
+    return posterior, path, counts
+
+
+def _single(
+    fun: Callable[..., Any], vectorized: bool, embedding: Embedding, n: int
+) -> Callable[..., Any]:
+    """``fun`` for one state in real form."""
+    if not vectorized and not embedding.is_complex:
+        return fun
+
+    def single(t: Any, y: Any, *args: Any) -> Any:
+        state = y[:n] + 1j * y[n:] if embedding.is_complex else y
+        value = fun(t, state[:, None], *args) if vectorized else fun(t, state, *args)
+        if vectorized:
+            value = np.reshape(value, (n,))
+        if embedding.is_complex:
+            value = np.asarray(value)
+            return np.concatenate([np.real(value), np.imag(value)])
+        return value
+
+    return single
+
+
+def _on_real_form(event: events.Event, embedding: Embedding) -> events.Event:
+    if not embedding.is_complex:
+        return event
+    function = event.function
+    return event._replace(function=lambda t, y: function(t, embedding.values(y)))
+
+
+def _field(
+    function: Callable[..., Any],
+    t0: float,
+    y0: np.ndarray,
+    arguments: tuple[Any, ...],
+    options: Options,
+    solver: Solver,
+    embedding: Embedding,
+) -> Any:
+    """The traced problem; the user's Jacobian where it can be traced, else the exact one."""
+    diagonal = solver.jacobian == "diagonal"
+    start = (jnp.asarray(t0), jnp.asarray(y0))
+    jac = options.jac
+    if jac is not None and solver.jacobian != "none" and not embedding.is_complex:
+        if not callable(jac):
+            jac = np.asarray(jac.toarray() if hasattr(jac, "toarray") else jac, float)
+        try:
+            return bind(function, *start, arguments, jac, diagonal=diagonal)
+        except Exception:  # NumPy or sparse code: automatic differentiation gives the same matrix
+            logger.debug("jac cannot be traced: automatic differentiation is used instead.")
+    return bind(function, *start, arguments, None, diagonal=diagonal)
+
+
+def _on_host(
+    single: Callable[..., Any], arguments: tuple[Any, ...], n: int
+) -> Callable[[float, np.ndarray], np.ndarray]:
+    def function(t: float, y: np.ndarray) -> np.ndarray:
+        value = np.asarray(single(t, y.copy(), *arguments), float)
+        if value.shape != (n,):
+            raise ValueError(f"fun must return {n} values, the length of y0, got {value.shape}.")
+        return value
+
+    return function
+
+
+def _host_jacobian(
+    function: Callable[[float, np.ndarray], np.ndarray],
+    fun: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    options: Options,
+    solver: Solver,
+    embedding: Embedding,
+    vectorized: bool,
+) -> Callable[[float, np.ndarray, np.ndarray], np.ndarray] | None:
+    """The user's Jacobian, or finite differences with SciPy's sparsity and band options."""
+    if solver.jacobian == "none":
+        return None
+    jac = options.jac
+
+    def dense(matrix: Any) -> np.ndarray:
+        return np.asarray(matrix.toarray() if hasattr(matrix, "toarray") else matrix)
+
+    if callable(jac):
+        return lambda t, y, f: embedding.jacobian(
+            dense(jac(t, embedding.values(y), *arguments))
+        ).astype(float)
+    if jac is not None:
+        constant = embedding.jacobian(dense(jac)).astype(float)
+        return lambda t, y, f: constant
+    columns = None
+    if vectorized and not embedding.is_complex:
+        columns = lambda t, states: np.asarray(fun(t, states, *arguments), float)  # noqa: E731
+    return finite_difference_jacobian(
+        function, columns, options.jac_sparsity, options.lband, options.uband
+    )
+
+
+def _result(
+    posterior: Posterior,
+    path: str,
+    counts: dict[str, int],
+    embedding: Embedding,
+    times: np.ndarray | None,
+    dense_output: bool,
+    watched: list[events.Event] | None,
+) -> OdeResult:
+    """SciPy's result from a posterior."""
+    nodes = np.asarray(posterior.t)
+    found = None
+    end = nodes[-1]
+    if watched is not None:
+        found = events.locate(watched, posterior, embedding.values)
+        if found.end is not None:
+            end = found.end
+    forward = nodes[-1] >= nodes[0]
+    if posterior.status == Status.EVENT and found is not None and found.end is not None:
+        status = 1
+        nodes = np.append(nodes[nodes < end] if forward else nodes[nodes > end], end)
+    else:
+        status = 0 if posterior.success else -1
+    t = nodes if times is None else times[times <= end] if forward else times[times >= end]
+    t, y, y_std = _values(posterior, embedding, t)
+    return OdeResult(
+        t=t,
+        y=y,
+        sol=Solution(posterior, embedding, nodes) if dense_output else None,
+        t_events=None if found is None else found.t,
+        y_events=None if found is None else found.y,
+        **counts,
+        status=status,
+        message=_MESSAGES.get(status, posterior.message if status < 0 else ""),
+        success=status >= 0,
+        y_std=y_std,
+        t_events_std=None if found is None else found.std,
+        posterior=posterior,
+        path=path,
+    )
+
+
+def _values(posterior: Posterior, embedding: Embedding, t: np.ndarray) -> tuple[Any, Any, Any]:
+    """Times, means and standard deviations; empty lists (as in SciPy) where there is no time."""
+    if len(t) == 0:
+        return [], [], []
+    at = posterior(np.asarray(t, float))
+    return t, embedding.values(at.mean).T, embedding.stds(at.std).T
+
+
+def _without_integration(
+    fun: Callable[..., Any],
+    t0: float,
+    tf: float,
+    y0: np.ndarray,
+    times: np.ndarray | None,
+    dense_output: bool,
+    functions: Any,
+    arguments: tuple[Any, ...],
+) -> OdeResult:
+    """An empty system, or an interval of length zero: nothing to solve."""
+    ts = np.array([t0, tf])
+    solution = Constant(y0, ts)
+    t = ts if times is None else times
+    watched = [] if functions is None else _prepared_events(functions, arguments)
+    none = None if functions is None else [np.array([]) for _ in watched]
+    return OdeResult(
+        t=t,
+        y=solution(t),
+        sol=solution if dense_output else None,
+        t_events=none,
+        y_events=none,
+        nfev=0,
+        njev=0,
+        nlu=0,
+        status=0,
+        message=_MESSAGES[0],
+        success=True,
+        y_std=solution.std(t),
+        y_cov=solution.cov(t),
+        t_events_std=none,
+        posterior=None,
+        path="none",
+    )

@@ -1,0 +1,221 @@
+"""Copies of the user's functions that see stand-ins instead of NumPy.
+
+A copy shares the code and has its own globals and closure, in which modules, arrays, helper
+functions and objects are replaced in turn. The originals, and everything they refer to, stay as
+they are.
+"""
+
+import abc
+import builtins
+import enum
+import functools
+import sys
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from probode.tracing.arrays import TracedArray
+from probode.tracing.facade import Module, stand_in
+
+_LARGE = 1000
+"""Containers beyond this length are not looked into."""
+
+_OURS = __name__.partition(".")[0]
+
+_KEEP = {
+    *("__init__", "__new__", "__init_subclass__", "__del__", "__getattribute__", "__getattr__"),
+    *("__setattr__", "__dict__", "__weakref__", "__slots__", "__reduce__", "__class__"),
+}
+
+
+def global_names(code: types.CodeType) -> Iterator[str]:
+    """Names that a function, or a function inside it, may look up."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from global_names(constant)
+
+
+def package(module: str | None) -> str:
+    """The top level of a module's name."""
+    return (module or "").partition(".")[0]
+
+
+def is_user_module(name: str | None, home: str) -> bool:
+    """Whether a module is user code: neither installed nor part of Python, or ``home`` itself."""
+    root = package(name)
+    if root in (home, _OURS) or name == "__main__":
+        return True
+    if root in sys.stdlib_module_names:
+        return False
+    file = getattr(sys.modules.get(name or ""), "__file__", None)
+    return file is None or not ("site-packages" in file or "dist-packages" in file)
+
+
+def home(fun: Any) -> str:
+    """The package where a callable was defined, seen through partials and wrappers of ours."""
+    name = package(getattr(fun, "__module__", None) or type(fun).__module__)
+    inside: list[Any] = []
+    if isinstance(fun, functools.partial):
+        inside = [fun.func]
+    elif name == _OURS and isinstance(fun, types.FunctionType):
+        inside = [cell.cell_contents for cell in fun.__closure__ or ()]
+    return next((home(item) for item in inside if callable(item)), name)
+
+
+class Rewriter:
+    """Replaces values by what a traced function should see; each value once.
+
+    Parameters
+    ----------
+    fun
+        The user's function; the package where it was defined counts as user code.
+    replace
+        The stand-in for a value that is not the user's, or ``None``.
+    arrays
+        What replaces a NumPy array.
+    """
+
+    def __init__(
+        self,
+        fun: Any,
+        replace: Callable[[Any], Any | None] = stand_in,
+        arrays: Callable[[np.ndarray], Any] = lambda array: TracedArray(array.copy()),
+    ) -> None:
+        self._home = home(fun)
+        self._replace = replace
+        self._arrays = arrays
+        self._done: dict[int, tuple[Any, Any]] = {}
+        self._globals: dict[int, dict[str, Any]] = {}
+        self._classes: dict[type, type] = {}
+        self._builtins = {**vars(builtins), "__import__": self._import}
+
+    def __call__(self, value: Any) -> Any:
+        """What stands for ``value``."""
+        if id(value) in self._done:
+            return self._done[id(value)][1]
+        result = self._rewrite(value)
+        self._done[id(value)] = (value, result)  # keeps ``value`` alive, and with it its id
+        return result
+
+    def _rewrite(self, value: Any) -> Any:
+        found = self._replace(value)
+        if found is not None:
+            return found
+        if type(value) is np.ndarray:
+            return self._arrays(value) if value.dtype.kind in "biufc" else value
+        if isinstance(value, list | tuple | dict):
+            return self._container(value)
+        if isinstance(value, types.FunctionType):
+            return self._function(value) if self._is_user(value.__module__) else value
+        if isinstance(value, types.MethodType):
+            owner = value.__self__
+            if isinstance(owner, type) and self._can_subclass(owner):
+                return types.MethodType(self(value.__func__), self._class(owner))
+            return types.MethodType(self(value.__func__), self(owner))
+        if isinstance(value, functools.partial):
+            return functools.partial(
+                self(value.func), *map(self, value.args), **self(dict(value.keywords))
+            )
+        if isinstance(value, types.ModuleType):
+            return Module(value, self) if self._is_user(value.__name__) else value
+        for attribute in ("__wrapped__", "py_func"):  # functools.cache and alike; Numba
+            inner = None if isinstance(value, type) else getattr(value, attribute, None)
+            if isinstance(inner, types.FunctionType):
+                return self(inner)
+        return self._instance(value)
+
+    def _is_user(self, module: str | None) -> bool:
+        return is_user_module(module, self._home)
+
+    def _container(self, value: Any) -> Any:
+        if len(value) > _LARGE or type(value) not in (list, tuple, dict):
+            return value
+        if isinstance(value, dict):
+            entries = {key: self(item) for key, item in value.items()}
+            changed = any(entries[key] is not item for key, item in value.items())
+            return entries if changed else value
+        items = [self(item) for item in value]
+        changed = any(new is not old for new, old in zip(items, value, strict=True))
+        return type(value)(items) if changed else value
+
+    def _function(self, function: types.FunctionType) -> types.FunctionType:
+        namespace = self._globals.get(id(function.__globals__))
+        if namespace is None:
+            namespace = {**function.__globals__, "__builtins__": self._builtins}
+            self._globals[id(function.__globals__)] = namespace
+        cells = tuple(types.CellType() for _ in function.__closure__ or ())
+        copy = types.FunctionType(
+            function.__code__, namespace, function.__name__, None, cells or None
+        )
+        copy.__dict__.update(
+            (key, item) for key, item in function.__dict__.items() if key != "__wrapped__"
+        )
+        self._done[id(function)] = (function, copy)  # before its insides, which may refer to it
+        copy.__defaults__ = self(function.__defaults__)
+        copy.__kwdefaults__ = self(function.__kwdefaults__)
+        for name in global_names(function.__code__):
+            if name in function.__globals__:
+                namespace[name] = self(function.__globals__[name])
+        for cell, original in zip(cells, function.__closure__ or (), strict=True):
+            try:
+                cell.cell_contents = self(original.cell_contents)
+            except ValueError:  # not assigned yet
+                continue
+        return copy
+
+    def _import(self, *args: Any) -> Any:
+        return self(__import__(*args))
+
+    def _instance(self, value: Any) -> Any:
+        """A copy of an object of the user's class, with its methods and attributes replaced."""
+        cls = type(value)
+        if (
+            isinstance(value, type | enum.Enum)
+            or not hasattr(value, "__dict__")
+            or not self._can_subclass(cls)
+        ):
+            return value
+        copy: Any = object.__new__(self._class(cls))
+        self._done[id(value)] = (value, copy)
+        for base in cls.__mro__:
+            slots = base.__dict__.get("__slots__", ())
+            for name in (slots,) if isinstance(slots, str) else slots:
+                if name not in ("__dict__", "__weakref__") and hasattr(value, name):
+                    object.__setattr__(copy, name, self(getattr(value, name)))
+        copy.__dict__.update({name: self(item) for name, item in value.__dict__.items()})
+        return copy
+
+    def _can_subclass(self, cls: type) -> bool:
+        return (
+            cls.__module__ != "builtins"
+            and self._is_user(cls.__module__)
+            and type(cls) in (type, abc.ABCMeta)
+            and not any("__init_subclass__" in vars(base) for base in cls.__mro__[:-1])
+        )
+
+    def _class(self, cls: type) -> type:
+        """A subclass with rewritten methods."""
+        if cls in self._classes:
+            return self._classes[cls]
+        namespace: dict[str, Any] = {"__module__": cls.__module__}
+        for base in reversed(cls.__mro__):
+            if not self._is_user(base.__module__):
+                continue
+            for name, item in base.__dict__.items():
+                if name not in _KEEP:
+                    namespace[name] = self._member(item)
+        copy = types.new_class(cls.__name__, (cls,), {}, lambda body: body.update(namespace))
+        self._classes[cls] = copy
+        return copy
+
+    def _member(self, item: Any) -> Any:
+        if isinstance(item, staticmethod | classmethod):
+            return type(item)(self(item.__func__))
+        if isinstance(item, property):
+            return property(*(f and self(f) for f in (item.fget, item.fset, item.fdel)))
+        if isinstance(item, types.FunctionType | np.ndarray):
+            return self(item)
+        return item
