@@ -8,10 +8,8 @@ OUT ?= out
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-# Each test worker keeps to one core; threads inside the workers would only compete. Most of the
-# time goes into compiling: code that runs once is not worth optimising.
-TEST_ENV := XLA_FLAGS="--xla_cpu_multi_thread_eigen=false --xla_backend_optimization_level=0" \
-	OPENBLAS_NUM_THREADS=1
+# Each test worker keeps to one core; threads inside the workers would only compete.
+TEST_ENV := XLA_FLAGS=--xla_cpu_multi_thread_eigen=false OPENBLAS_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
 .PHONY: help install run test lint types unit format clean

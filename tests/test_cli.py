@@ -224,3 +224,46 @@ def test_demo_prints_the_path_of_its_figure(demo):
 def test_demo_is_accurate(demo):
     (line,) = [line for line in demo[2].splitlines() if line.startswith("max error")]
     assert float(line.split()[-1]) < 1e-8
+
+
+@pytest.fixture
+def model(tmp_path):
+    path = tmp_path / "model.py"
+    path.write_text(
+        "import numpy as np\ny0 = [1.0, 0.0]\ndef rhs(t, y):\n    return np.array([y[1], -y[0]])\n"
+    )
+    return path
+
+
+def test_a_function_in_a_file_can_be_solved(model, capsys):
+    assert main(["solve", f"{model}:rhs", "--t-span", "0", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["mean"][0] == pytest.approx(0.5403023, abs=1e-5)
+
+
+def test_chosen_times_and_samples_are_printed(model, capsys):
+    command = ["solve", f"{model}:rhs", "--t-span", "0", "1", "--t-eval", "0.5", "1"]
+    assert main([*command, "--samples", "3", "--json"]) == 0
+    records = json.loads(capsys.readouterr().out)["t_eval"]
+    assert [record["t"] for record in records] == [0.5, 1.0]
+    assert len(records[0]["samples"]) == 3
+
+
+def test_a_posterior_can_be_stored_and_loaded(model, tmp_path, capsys):
+    path = tmp_path / "out.npz"
+    assert main(["solve", f"{model}:rhs", "--t-span", "0", "1", "--save", str(path)]) == 0
+    posterior = probode.Posterior.load(path)
+    assert posterior.mean[-1][0] == pytest.approx(0.5403023, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("problem", "words"),
+    [("{}:other", "no function 'other'"), ("missing.py:rhs", "no file missing.py")],
+)
+def test_a_file_problem_that_is_not_there_is_bad_input(problem, words, model, capsys):
+    assert main(["solve", problem.format(model), "--t-span", "0", "1"]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_file_problem_needs_an_interval(model, capsys):
+    assert main(["solve", f"{model}:rhs"]) == 2
+    assert "--t-span" in capsys.readouterr().err

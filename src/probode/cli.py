@@ -16,12 +16,13 @@ from typing import Any, NoReturn
 
 import jax
 import numpy as np
-from scipy.integrate import solve_ivp
+import scipy.integrate
 
-from probode import __version__, plotting, problems
+from probode import __version__, plotting, problems, user_problems
 from probode.control import PControl, PIControl
 from probode.diffusion import DIFFUSIONS
 from probode.initial import INITIALIZATIONS
+from probode.ivp import solve_ivp
 from probode.posterior import Posterior
 from probode.precision import double_precision
 from probode.problems import InitialValueProblem
@@ -42,6 +43,7 @@ _EXAMPLES = {
         "solve fitzhugh-nagumo --method EK0 --order 3 --rtol 1e-4 --atol 1e-6",
         "solve fitzhugh-nagumo --y0 -1.5 1e-2 --t-span 0 5 --filter",
         "solve hires --order 4 --json",
+        "solve model.py:rhs --y0 1 0 --t-span 0 10 --t-eval 5 10 --save out.nc",
     ],
     "problems": ["problems"],
     "demo": ["demo", "demo --out figures"],
@@ -133,7 +135,8 @@ def _add_solve_arguments(parser: argparse.ArgumentParser) -> None:
             text += " (default: %(default)s)"
         parser.add_argument(name, help=text, **options)
 
-    add("problem", "name of the problem; 'probode problems' lists them", metavar="PROBLEM")
+    text = "name of the problem ('probode problems' lists them), or path/to/file.py:function"
+    add("problem", text, metavar="PROBLEM")
     add("--method", "solver", choices=list(SOLVERS), default="EK1")
     add("--order", "order of the prior, 1 to 11", type=int, default=5, metavar="Q")
     add("--diffusion", "diffusion model", choices=list(DIFFUSIONS), default="dynamic")
@@ -146,6 +149,10 @@ def _add_solve_arguments(parser: argparse.ArgumentParser) -> None:
     add("--max-steps", "stop after so many steps (default: no bound)", type=int, metavar="N")
     add("--time-limit", "stop after so many seconds (default: none)", type=float, metavar="S")
     add("--filter", "condition on the past only: no smoothing", action="store_true")
+    times = "print the solution at these times too"
+    add("--t-eval", times, type=float, nargs="+", metavar="T")
+    add("--samples", "joint samples at --t-eval, and in --save", type=int, default=0, metavar="N")
+    add("--save", "write the posterior: out.nc (netCDF) or out.npz", type=Path, metavar="FILE")
     add("--plot", "write a figure, such as out.png or out.pdf", type=Path, metavar="FILE")
     add("--json", "print the summary as one JSON object", action="store_true")
 
@@ -162,13 +169,15 @@ def _problems(options: argparse.Namespace) -> int:
 
 
 def _solve(options: argparse.Namespace) -> int:
-    problem = _with_start(problems.get(options.problem), options.t_span, options.y0)
+    problem = _problem(options)
     solver = SOLVERS[options.method](
         options.order, options.diffusion, initialization=options.initialization
     )
     control = CONTROLS[options.control](rtol=options.rtol, atol=options.atol)
     if options.plot is not None:
         _check_figure(options.plot)
+    if options.save is not None:
+        _check_store(options.save)
     if options.time_limit is not None and not options.time_limit > 0.0:
         raise ValueError(f"--time-limit must be positive, got {options.time_limit:g}.")
     posterior, summary = _run(
@@ -183,11 +192,51 @@ def _solve(options: argparse.Namespace) -> int:
         title = f"{problem.name}, {solver.name}"
         _save_figure(options.plot, posterior, title=title, reference=problem.exact)
         summary["figure"] = str(options.plot)
+    if options.t_eval is not None:
+        summary["t_eval"] = _evaluated(posterior, options.t_eval, options.samples)
+    if options.save is not None:
+        _store(options.save, posterior, options.samples, options.t_eval)
+        summary["saved"] = str(options.save)
     if options.json:
         print(json.dumps(summary, allow_nan=False))
     else:
         print(_in_words(summary))
     return _exit_code(posterior)
+
+
+def _problem(options: argparse.Namespace) -> InitialValueProblem:
+    if user_problems.is_file_problem(options.problem):
+        return user_problems.load(options.problem, options.t_span, options.y0)
+    return _with_start(problems.get(options.problem), options.t_span, options.y0)
+
+
+def _evaluated(posterior: Posterior, times: list[float], samples: int) -> list[dict[str, Any]]:
+    """The posterior at chosen times, one record each."""
+    at: Any = posterior(np.array(times))
+    records = [
+        {"t": t, "mean": _numbers(mean), "std": _numbers(std)}
+        for t, mean, std in zip(times, at.mean, at.std, strict=True)
+    ]
+    if samples:
+        drawn: Any = posterior.sample(samples, t=np.array(times))
+        for i, record in enumerate(records):
+            record["samples"] = [_numbers(one) for one in drawn[:, i]]
+    return records
+
+
+def _check_store(path: Path) -> None:
+    """Raise before the solve what would be in the way of storing its result."""
+    if path.suffix not in (".nc", ".npz"):
+        raise ValueError(f"cannot write {path}: its ending must be .nc (netCDF) or .npz.")
+    if not path.parent.is_dir():
+        raise ValueError(f"cannot write {path}: there is no folder {path.parent}.")
+
+
+def _store(path: Path, posterior: Posterior, samples: int, times: list[float] | None) -> None:
+    if path.suffix == ".npz":
+        posterior.save(path)
+    else:
+        posterior.to_netcdf(path, samples, t=None if times is None else np.array(times))
 
 
 def _demo(options: argparse.Namespace) -> int:
@@ -241,6 +290,19 @@ def _run(
 
     def call(limit: float | None) -> tuple[Posterior, float]:
         begin = time.perf_counter()
+        if user_problems.is_file_problem(problem.name):
+            # Plain NumPy, or Python that cannot be traced.
+            result = solve_ivp(
+                problem.vector_field,
+                problem.t_span,
+                problem.y0,
+                solver,
+                control=control,
+                smooth=smooth,
+                max_num_steps=max_steps,
+                time_limit=limit,
+            )
+            return result.posterior, time.perf_counter() - begin
         posterior = solve(
             problem.vector_field,
             problem.t_span,
@@ -333,6 +395,14 @@ def _in_words(summary: dict[str, Any]) -> str:
     rows.append(("first call", f"{s['first_call_seconds']:.2f} s, compiling included"))
     if s["second_call_seconds"] is not None:
         rows.append(("second call", f"{s['second_call_seconds']:.3f} s"))
+    for record in s.get("t_eval", []):
+        shown = ", ".join(
+            f"{number(m, '.10g')} ± {number(d, '.1e')}"
+            for m, d in zip(record["mean"][:_SHOWN], record["std"], strict=False)
+        )
+        rows.append((f"t = {record['t']:g}", shown))
+    if s.get("saved") is not None:
+        rows.append(("saved", s["saved"]))
     if s["figure"] is not None:
         rows.append(("figure", s["figure"]))
     return "\n".join(f"{name:<13}{value}" for name, value in rows)
@@ -369,7 +439,7 @@ def _scipy_solution(problem: InitialValueProblem) -> Callable[[float], np.ndarra
     """The solution by an explicit Runge-Kutta method of order eight, close to machine precision."""
     with double_precision():
         field = jax.jit(problem.vector_field)
-        solution = solve_ivp(
+        solution = scipy.integrate.solve_ivp(
             lambda t, y: np.asarray(field(t, y, *problem.args)),
             problem.t_span,
             problem.y0,

@@ -19,7 +19,7 @@ from probode.posterior import Posterior
 from probode.precision import double_precision
 from probode.problem import bind
 from probode.progress import with_progress
-from probode.solve import build_posterior, node_path
+from probode.solve import build_posterior, check_limits, node_path
 from probode.solvers import EK0, EK1, DiagonalEK1, Solver
 from probode.status import Status
 from probode.tracing import make_traceable
@@ -194,6 +194,7 @@ def solve_ivp(
     True
     """
     chosen = Options.read(options)
+    check_limits(chosen.max_num_steps, chosen.time_limit, chosen.callback)
     t0, tf = (float(t) for t in t_span)
     if np.isnan(t0) or np.isnan(tf) or np.isinf(t0):
         raise ValueError(f"t_span must be a pair of numbers, got {t_span!r}.")

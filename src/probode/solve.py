@@ -90,7 +90,7 @@ def solve(
     """
     if not isinstance(solver, Solver):
         raise TypeError(f"solver must be EK0(...), EK1(...) or DiagonalEK1(...), got {solver!r}.")
-    max_steps = _check_limits(max_steps, time_limit, callback)
+    max_steps = check_limits(max_steps, time_limit, callback)
     with double_precision(), one_blas_thread():
         t0, t1 = _span(t_span)
         y0 = _initial_value(y0)
@@ -251,7 +251,7 @@ def _control(
     return control.flat(shape)
 
 
-def _check_limits(max_steps: Any, time_limit: Any, callback: Any) -> int | None:
+def check_limits(max_steps: Any, time_limit: Any, callback: Any) -> int | None:
     """Check what may stop a solve early; return ``max_steps`` as an integer."""
     if time_limit is not None:
         try:
