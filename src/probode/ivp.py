@@ -1,20 +1,20 @@
 """``solve_ivp``: SciPy's contract, and the posterior."""
 
 import logging
-import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.optimize import OptimizeResult
 
 from probode import engine, events, host
 from probode.control import Control, GridSteps, PControl, PIControl
 from probode.engine import Inputs, Monitor, one_blas_thread
 from probode.errors import check_choice
 from probode.finite_differences import finite_difference_jacobian
+from probode.ivp_options import Options, read_tolerances
+from probode.ivp_result import Constant, Embedding, OdeResult, Solution
 from probode.posterior import Posterior
 from probode.precision import double_precision
 from probode.problem import bind
@@ -29,109 +29,7 @@ logger = logging.getLogger("probode")
 METHODS: dict[str, type[Solver]] = {"EK0": EK0, "EK1": EK1, "DiagonalEK1": DiagonalEK1}
 CONTROLS: dict[str, type[PControl]] = {"PI": PIControl, "P": PControl}
 
-_SMALLEST_RTOL = 100 * float(np.finfo(float).eps)
 _MESSAGES = {0: Status.SUCCESS.message, 1: Status.EVENT.message}
-
-
-class OdeResult(OptimizeResult):
-    """SciPy's result of ``solve_ivp``, with error bars.
-
-    Beside SciPy's fields: ``y_std`` of shape ``(n, n_points)``, ``y_cov`` of shape
-    ``(n_points, n, n)`` (computed when asked for), ``t_events_std``, ``posterior``, and ``path``:
-    how the function was evaluated ("jax", "numpy", "scalars": compiled; "python": step by step).
-    """
-
-    def __missing__(self, key: str) -> Any:
-        if key == "y_cov" and "posterior" in self:
-            self["y_cov"] = self["posterior"](np.asarray(self["t"], float)).cov
-            return self["y_cov"]
-        raise KeyError(key)
-
-
-class Solution:
-    """Dense output: ``sol(t)`` is the mean, as in SciPy, with ``sol.std(t)`` and ``sol.cov(t)``.
-
-    Outside the interval it is the prediction of the prior, with a growing standard deviation.
-    """
-
-    def __init__(self, posterior: Posterior, embedding: "Embedding", ts: np.ndarray) -> None:
-        self.posterior, self._embedding, self.ts = posterior, embedding, ts
-        self.t_min, self.t_max = float(np.min(ts)), float(np.max(ts))
-        self.n_segments = max(len(ts) - 1, 0)
-
-    def __call__(self, t: Any) -> np.ndarray:
-        """Posterior mean, shape ``(n,)`` or ``(n, n_points)``."""
-        return self._embedding.values(self.posterior(np.asarray(t, float)).mean).T
-
-    def std(self, t: Any) -> np.ndarray:
-        """Posterior standard deviation, shape ``(n,)`` or ``(n, n_points)``."""
-        return self._embedding.stds(self.posterior(np.asarray(t, float)).std).T
-
-    def cov(self, t: Any) -> np.ndarray:
-        """Posterior covariance, shape ``(n, n)`` or ``(n_points, n, n)``."""
-        return self._embedding.covariances(self.posterior(np.asarray(t, float)).cov)
-
-    def sample(self, n: int = 1, *, seed: Any = 0, t: Any = None) -> np.ndarray:
-        """Joint samples of the trajectory, shape ``(n_samples, n, n_points)``."""
-        drawn = self.posterior.sample(n, seed=seed, t=t)
-        return np.swapaxes(self._embedding.values(drawn), -1, -2)
-
-
-class Constant:
-    """Dense output where nothing was integrated: the initial value, with certainty."""
-
-    def __init__(self, y: np.ndarray, ts: np.ndarray) -> None:
-        self._y, self.ts = y, ts
-        self.t_min, self.t_max = float(np.min(ts)), float(np.max(ts))
-        self.n_segments = 1
-
-    def __call__(self, t: Any) -> np.ndarray:
-        """The value, repeated."""
-        t = np.asarray(t)
-        return self._y.copy() if t.ndim == 0 else np.repeat(self._y[:, None], t.size, axis=1)
-
-    def std(self, t: Any) -> np.ndarray:
-        """Zero."""
-        return np.zeros(np.shape(self(t)))
-
-    def cov(self, t: Any) -> np.ndarray:
-        """Zero."""
-        return np.zeros((*np.shape(t), self._y.size, self._y.size))
-
-    def sample(self, n: int = 1, *, seed: Any = 0, t: Any = None) -> np.ndarray:
-        """The value, repeated."""
-        return np.repeat(self(self.ts if t is None else t)[None], n, axis=0)
-
-
-class Embedding(NamedTuple):
-    """Complex states as real ones: ``(Re y, Im y)``. For real states nothing happens."""
-
-    n: int
-    is_complex: bool
-
-    def flatten(self, y: np.ndarray) -> np.ndarray:
-        """Real form of a state."""
-        return np.concatenate([y.real, y.imag]) if self.is_complex else y
-
-    def values(self, y: Any) -> Any:
-        """States from their real form; the last axis holds components."""
-        return y[..., : self.n] + 1j * y[..., self.n :] if self.is_complex else y
-
-    def stds(self, std: Any) -> Any:
-        """Standard deviations of ``|y - mean|``."""
-        return np.hypot(std[..., : self.n], std[..., self.n :]) if self.is_complex else std
-
-    def covariances(self, cov: Any) -> Any:
-        """``E (y - m)(y - m)ᴴ``."""
-        if not self.is_complex:
-            return cov
-        n = self.n
-        re, im = cov[..., :n, :n] + cov[..., n:, n:], cov[..., n:, :n] - cov[..., :n, n:]
-        return re + 1j * im
-
-    def jacobian(self, j: np.ndarray) -> np.ndarray:
-        """Real form of a (complex differentiable) Jacobian."""
-        return np.block([[j.real, -j.imag], [j.imag, j.real]]) if self.is_complex else j
 
 
 def solve_ivp(
@@ -212,43 +110,6 @@ def solve_ivp(
         fun, t0, tf, start, arguments, bool(vectorized), solver, control, chosen, embedding, watched
     )
     return _result(posterior, path, counts, embedding, times, dense_output, watched)
-
-
-class Options(NamedTuple):
-    """Options of :func:`solve_ivp`, with their defaults."""
-
-    rtol: Any = 1e-3
-    atol: Any = 1e-6
-    first_step: Any = None
-    min_step: Any = 0.0
-    max_step: Any = np.inf
-    max_num_steps: int | None = None
-    jac: Any = None
-    jac_sparsity: Any = None
-    lband: int | None = None
-    uband: int | None = None
-    order: int = 5
-    diffusion: Any = "dynamic"
-    smooth: bool = True
-    grid: Any = None
-    control: Any = "PI"
-    initialization: Any = None
-    progress: bool = False
-    time_limit: float | None = None
-    callback: Callable[[engine.Progress], Any] | None = None
-
-    @classmethod
-    def read(cls, options: dict[str, Any]) -> "Options":
-        """Check the names; what SciPy would ignore with a warning is ignored with a warning."""
-        unknown = [name for name in options if name not in cls._fields]
-        if unknown:
-            warnings.warn(
-                "The following arguments have no effect for a chosen solver: "
-                f"{', '.join(f'`{name}`' for name in unknown)}. Known are: "
-                f"{', '.join(cls._fields)}.",
-                stacklevel=3,
-            )
-        return cls(**{name: value for name, value in options.items() if name in cls._fields})
 
 
 def _initial_state(y0: Any) -> np.ndarray:
@@ -336,27 +197,6 @@ def _grid(grid: Any, t0: float, tf: float) -> np.ndarray:
     if np.any(steps * np.sign(tf - t0) <= 0):
         raise ValueError("`grid` must be strictly monotone from t0 to tf.")
     return times
-
-
-def read_tolerances(rtol: Any, atol: Any, embedding: Embedding) -> tuple[Any, Any]:
-    """Tolerances as SciPy reads them: tiny relative ones are raised with a warning."""
-    n = embedding.n
-    rtol, atol = np.asarray(rtol, float), np.asarray(atol, float)
-    if np.any(rtol < _SMALLEST_RTOL):
-        warnings.warn(
-            f"At least one element of `rtol` is too small. Setting it to {_SMALLEST_RTOL:.1e}.",
-            stacklevel=4,
-        )
-        rtol = np.maximum(rtol, _SMALLEST_RTOL)
-    for name, value in (("rtol", rtol), ("atol", atol)):
-        if value.ndim > 0 and value.shape != (n,):
-            raise ValueError(f"`{name}` has wrong shape: expected ({n},), got {value.shape}.")
-    if np.any(atol < 0) or np.any(np.isnan(atol)):
-        raise ValueError(f"`atol` must be positive, got {atol}.")
-    atol = np.maximum(atol, np.finfo(float).tiny ** 0.5)
-    if embedding.is_complex:
-        rtol, atol = (np.tile(x, 2) if x.ndim else x for x in (rtol, atol))
-    return rtol, atol
 
 
 def _prepared_events(functions: Any, arguments: tuple[Any, ...]) -> list[events.Event]:
@@ -572,11 +412,12 @@ def _result(
     )
 
 
-def _values(posterior: Posterior, embedding: Embedding, t: np.ndarray) -> tuple[Any, Any, Any]:
+def _values(posterior: Posterior, embedding: Embedding, t: Any) -> tuple[Any, Any, Any]:
     """Times, means and standard deviations; empty lists (as in SciPy) where there is no time."""
     if len(t) == 0:
         return [], [], []
-    at = posterior(np.asarray(t, float))
+    # At the steps taken the posterior is known already.
+    at = posterior.marginals if t is posterior.t else posterior(np.asarray(t, float))
     return t, embedding.values(at.mean).T, embedding.stds(at.std).T
 
 

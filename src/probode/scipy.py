@@ -14,7 +14,8 @@ from probode.control import PIControl
 from probode.engine import one_blas_thread
 from probode.finite_differences import finite_difference_jacobian
 from probode.host import HostField, begin_on_host, pieces_for, steps
-from probode.ivp import Embedding, read_tolerances
+from probode.ivp_options import read_tolerances
+from probode.ivp_result import Embedding
 from probode.loop import Rows
 from probode.paths import NodePath
 from probode.precision import double_precision
