@@ -22,15 +22,12 @@ from probode import __version__, plotting, problems, user_problems
 from probode.control import PControl, PIControl
 from probode.diffusion import DIFFUSIONS
 from probode.initial import INITIALIZATIONS
-from probode.ivp import solve_ivp
+from probode.ivp import CONTROLS, METHODS, solve_ivp
 from probode.posterior import Posterior
 from probode.precision import double_precision
 from probode.problems import InitialValueProblem
 from probode.solve import solve
-from probode.solvers import EK0, EK1, DiagonalEK1, Solver
-
-SOLVERS: dict[str, type[Solver]] = {"EK0": EK0, "EK1": EK1, "DiagonalEK1": DiagonalEK1}
-CONTROLS: dict[str, type[PControl]] = {"PI": PIControl, "P": PControl}
+from probode.solvers import EK1, Solver
 
 _SHOWN = 6
 _CHEAP_SECONDS = 2.0
@@ -137,7 +134,7 @@ def _add_solve_arguments(parser: argparse.ArgumentParser) -> None:
 
     text = "name of the problem ('probode problems' lists them), or path/to/file.py:function"
     add("problem", text, metavar="PROBLEM")
-    add("--method", "solver", choices=list(SOLVERS), default="EK1")
+    add("--method", "solver", choices=list(METHODS), default="EK1")
     add("--order", "order of the prior, 1 to 11", type=int, default=5, metavar="Q")
     add("--diffusion", "diffusion model", choices=list(DIFFUSIONS), default="dynamic")
     add("--rtol", "relative tolerance", type=float, default=1e-6)
@@ -170,7 +167,7 @@ def _problems(options: argparse.Namespace) -> int:
 
 def _solve(options: argparse.Namespace) -> int:
     problem = _problem(options)
-    solver = SOLVERS[options.method](
+    solver = METHODS[options.method](
         options.order, options.diffusion, initialization=options.initialization
     )
     control = CONTROLS[options.control](rtol=options.rtol, atol=options.atol)

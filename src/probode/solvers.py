@@ -10,8 +10,11 @@ from probode.prior import IWP
 from probode.step import Method
 from probode.structure import STRUCTURES
 
-DENSE_LIMIT_BYTES = 4 * 2**30
-"""Above this size of the matrix that one step decomposes, a dense covariance is refused."""
+DENSE_LIMIT_BYTES = 2**30
+"""Above this size of the matrix that one step decomposes, a dense covariance is refused.
+
+A chunk of steps keeps a few such matrices beside the one that is decomposed.
+"""
 
 
 @dataclass(frozen=True)
