@@ -19,7 +19,7 @@ help: ## List the targets
 
 install: $(INSTALLED) ## Create .venv with the library and its development tools
 
-$(INSTALLED): pyproject.toml constraints.txt
+$(INSTALLED): pyproject.toml constraints.txt hatch_build.py $(wildcard src/probode/native/src/*)
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 		-c constraints.txt -e ".[plot,test]"

@@ -342,7 +342,12 @@ def _run(
         "success": bool(posterior.success),
         "status": posterior.status.name,
         "message": posterior.message,
-        **{field.name: int(getattr(stats, field.name)) for field in dataclasses.fields(stats)},
+        **{
+            field.name: int(getattr(stats, field.name))
+            for field in dataclasses.fields(stats)
+            if field.name != "path"
+        },
+        "path": stats.path,
         "mean": _numbers(mean),
         "std": _numbers(std),
         "error": None if error is None else _numbers(error),

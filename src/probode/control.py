@@ -4,15 +4,16 @@ A control proposes where the next step ends and judges its error. It knows no pr
 """
 
 from collections.abc import Callable
+from dataclasses import field
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from probode.linearize import VectorField
+from probode.record import checked_record, record, unchecked
 
 _SMALLEST_ERROR = 1e-10
 """Errors below this (in units of the tolerance) ask for the largest growth anyway."""
@@ -53,7 +54,7 @@ def error_norm(error: Array, y0: Array, y1: Array, rtol: Array, atol: Array) -> 
     return jnp.sqrt(jnp.mean(jnp.square(error / scale)))
 
 
-class Control(eqx.Module):
+class Control:
     """Base of all controls; step sizes are data, so that new values do not recompile."""
 
     def begin(self, h: Array) -> ControlState:
@@ -79,15 +80,16 @@ class Control(eqx.Module):
         """Accept or reject a step with this local error; propose the next."""
         raise NotImplementedError
 
-    def first_step(self, field: VectorField, t0: Array, t1: Array, y0: Array, q: int) -> Array:
+    def initial_step(self, field: VectorField, t0: Array, t1: Array, y0: Array, q: int) -> Array:
         """Signed length of the first step."""
         raise NotImplementedError
 
     def start_evaluations(self) -> int:
-        """Evaluations of ``f`` that :meth:`first_step` makes."""
+        """Evaluations of ``f`` that :meth:`initial_step` makes."""
         return 0
 
 
+@checked_record
 class PControl(Control):
     """Proportional control: ``h ← h ρ E^(-1/(q+1))``, as in the paper.
 
@@ -105,36 +107,21 @@ class PControl(Control):
 
     rtol: Any = 1e-6
     atol: Any = 1e-9
-    first_step_size: Any = eqx.field(default=None)
-    min_step: Any = 0.0
-    max_step: Any = np.inf
-    rho: Any = 0.9
-    eta_min: Any = 0.2
-    eta_max: Any = 10.0
+    first_step: Any = field(default=None, kw_only=True)
+    min_step: Any = field(default=0.0, kw_only=True)
+    max_step: Any = field(default=np.inf, kw_only=True)
+    rho: Any = field(default=0.9, kw_only=True)
+    eta_min: Any = field(default=0.2, kw_only=True)
+    eta_max: Any = field(default=10.0, kw_only=True)
 
-    def __init__(
-        self,
-        rtol: Any = 1e-6,
-        atol: Any = 1e-9,
-        *,
-        first_step: Any = None,
-        min_step: Any = 0.0,
-        max_step: Any = np.inf,
-        rho: Any = 0.9,
-        eta_min: Any = 0.2,
-        eta_max: Any = 10.0,
-    ) -> None:
-        self.rtol, self.atol = rtol, atol
-        self.first_step_size = first_step
-        self.min_step, self.max_step = min_step, max_step
-        self.rho, self.eta_min, self.eta_max = rho, eta_min, eta_max
+    def __post_init__(self) -> None:
         self._check()
 
     def _check(self) -> None:
         for name in ("rtol", "atol", "max_step"):
             _check_range(name, getattr(self, name), "positive", lambda x: x > 0)
-        if self.first_step_size is not None:
-            _check_range("first_step", self.first_step_size, "positive", lambda x: x > 0)
+        if self.first_step is not None:
+            _check_range("first_step", self.first_step, "positive", lambda x: x > 0)
         _check_range("min_step", self.min_step, "zero or positive", lambda x: x >= 0)
         _check_range("rho", self.rho, "in (0, 1]", lambda x: (x > 0) & (x <= 1))
         _check_range("eta_min", self.eta_min, "in (0, 1)", lambda x: (x > 0) & (x < 1))
@@ -142,22 +129,21 @@ class PControl(Control):
 
     def flat(self, shape: tuple[int, ...]) -> "PControl":
         """The same control for ``y`` flattened, its numbers as float64 arrays."""
-
-        def tolerance(name: str, value: Any) -> Array:
-            value = jnp.asarray(value, jnp.float64)
-            if value.ndim == 0:
-                return value
-            if value.shape != shape:
+        for name in ("rtol", "atol"):
+            given = np.shape(getattr(self, name))
+            if given not in ((), shape):
                 raise ValueError(
-                    f"{name} must be a number or have the shape {shape} of y0, got {value.shape}."
+                    f"{name} must be a number or have the shape {shape} of y0, got {given}."
                 )
-            return value.reshape(-1)
 
-        control = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), self)
-        return eqx.tree_at(
-            lambda c: (c.rtol, c.atol),
-            control,
-            (tolerance("rtol", self.rtol), tolerance("atol", self.atol)),
+        def number(value: Any) -> Any:
+            # Outside a trace NumPy will do, and costs less.
+            array = (jnp if isinstance(value, jax.Array) else np).asarray(value, float)
+            return array.reshape(-1) if array.ndim > 1 else array
+
+        return unchecked(
+            type(self),
+            {name: None if value is None else number(value) for name, value in vars(self).items()},
         )
 
     def factor(self, error: Array, state: ControlState, q: int) -> Array:
@@ -196,23 +182,24 @@ class PControl(Control):
         )
         return Verdict(accepted, following, failed)
 
-    def first_step(self, field: VectorField, t0: Array, t1: Array, y0: Array, q: int) -> Array:
+    def initial_step(self, field: VectorField, t0: Array, t1: Array, y0: Array, q: int) -> Array:
         """Hairer, Nørsett & Wanner, Section II.4, or the length that was given."""
         span = t1 - t0
         direction = jnp.where(span < 0, -1.0, 1.0)
-        if self.first_step_size is None:
+        if self.first_step is None:
             size = _hairer_step(field, t0, span, y0, self.rtol, self.atol, q)
         else:
-            size = self.first_step_size
+            size = self.first_step
         size = jnp.minimum(size, self.max_step)
         size = jnp.minimum(jnp.maximum(size, _spacing(t0)), jnp.abs(span))
         return direction * jax.lax.stop_gradient(size)
 
     def start_evaluations(self) -> int:
         """Hairer's rule needs two evaluations."""
-        return 2 if self.first_step_size is None else 0
+        return 2 if self.first_step is None else 0
 
 
+@checked_record
 class PIControl(PControl):
     """Proportional-integral control: ``h ← h ρ E_n^(-(k_I+k_P)/(q+1)) E_(n-1)^(k_P/(q+1))``.
 
@@ -221,20 +208,11 @@ class PIControl(PControl):
     the step does not grow.
     """
 
-    integral: Any = 0.3
-    proportional: Any = 0.4
+    integral: Any = field(default=0.3, kw_only=True)
+    proportional: Any = field(default=0.4, kw_only=True)
 
-    def __init__(
-        self,
-        rtol: Any = 1e-6,
-        atol: Any = 1e-9,
-        *,
-        integral: Any = 0.3,
-        proportional: Any = 0.4,
-        **options: Any,
-    ) -> None:
-        super().__init__(rtol, atol, **options)
-        self.integral, self.proportional = integral, proportional
+    def _check(self) -> None:
+        PControl._check(self)
         for name in ("integral", "proportional"):
             _check_range(
                 name, getattr(self, name), "between 0 and 1", lambda x: (x >= 0) & (x <= 1)
@@ -251,6 +229,7 @@ class PIControl(PControl):
         return jnp.where(error > 1.0, plain, jnp.where(state.rejected, after_rejection, damped))
 
 
+@record
 class ConstantStep(Control):
     """Steps of one length, whatever the error; the last one is shortened to end at ``t1``."""
 
@@ -265,7 +244,7 @@ class ConstantStep(Control):
         beyond = (following - t1) * state.h > 0.0
         return jnp.where(reached | beyond, t1, following)
 
-    def first_step(self, field: VectorField, t0: Array, t1: Array, y0: Array, q: int) -> Array:
+    def initial_step(self, field: VectorField, t0: Array, t1: Array, y0: Array, q: int) -> Array:
         """The length, with the sign of the direction of integration."""
         return jnp.where(t1 < t0, -self.size, self.size)
 
@@ -283,12 +262,13 @@ class ConstantStep(Control):
         return _accept_finite(state, error, y1)
 
 
+@record
 class GridSteps(Control):
     """Steps from point to point of a given grid, whatever the error."""
 
     grid: Float[Array, " N"]
 
-    def first_step(self, field: VectorField, t0: Array, t1: Array, y0: Array, q: int) -> Array:
+    def initial_step(self, field: VectorField, t0: Array, t1: Array, y0: Array, q: int) -> Array:
         """Length of the first interval."""
         return self.grid[1] - self.grid[0]
 
@@ -352,7 +332,7 @@ def _hairer_step(
 
 
 def _check_range(name: str, value: Any, words: str, fits: Callable[[Any], Any]) -> None:
-    if isinstance(value, jax.core.Tracer):
+    if isinstance(value, jax.core.Tracer) or (type(value) in (float, np.float64) and fits(value)):
         return
     try:
         array = np.asarray(value)

@@ -14,15 +14,17 @@ rescaled at the end; a dynamic one is calibrated within each step.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
-import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from probode.errors import check_choice
 from probode.gaussian import safe_sqrt
 from probode.linearize import LocalNoise
+from probode.precision import on_host
+from probode.record import record, static
 
 
 class Innovation(NamedTuple):
@@ -36,7 +38,8 @@ class Innovation(NamedTuple):
     """One where the innovation has a variance, zero where it has none."""
 
 
-class Evidence(eqx.Module):
+@record
+class Evidence:
     """Running sums over the accepted steps, from which calibration and evidence follow.
 
     ``squares`` (of the whitened innovations), ``log_det`` and ``terms`` (the number of observations
@@ -47,8 +50,8 @@ class Evidence(eqx.Module):
     squares: Array
     log_det: Array
     terms: Array
-    d: int = eqx.field(static=True)
-    multivariate: bool = eqx.field(static=True)
+    d: int = static()
+    multivariate: bool = static()
 
     @staticmethod
     def empty(d: int, multivariate: bool) -> "Evidence":
@@ -150,9 +153,10 @@ class DynamicDiffusion(Diffusion):
     ) -> Array:
         return local
 
-    def calibration(self, evidence: Evidence) -> Array:
+    def calibration(self, evidence: Evidence) -> Any:
         """One: every step is calibrated already."""
-        return jnp.ones_like(evidence.squares)
+        xp: Any = np if on_host(evidence.steps) else jnp
+        return xp.ones(evidence.squares.shape)
 
     def log_evidence(self, evidence: Evidence) -> Array:
         """``Σ_n log N(z_n; 0, S_n)``; components without any variance count nothing."""

@@ -17,11 +17,13 @@ import jax
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-from probode import loop, saving, smooth
+from probode import loop, native, saving, smooth
 from probode.compile import compiled
 from probode.control import Control
 from probode.initial import Initialization
 from probode.loop import Chunk, Rows, Solve
+from probode.native import driver
+from probode.native.driver import NativeChunk
 from probode.problem import Field
 from probode.saving import Saving
 from probode.smooth import Marginals
@@ -41,6 +43,11 @@ smooth_chunk = compiled(0)(smooth.smooth_chunk)
 begin_saving = compiled(0, 2, 3)(saving.begin_saving)
 run_saving = compiled(0)(saving.run_saving)
 smooth_saved = compiled(0)(saving.smooth_saved)
+saving_of_end = compiled(0, 2)(saving.saving_of_end)
+
+
+AnyChunk = Chunk | NativeChunk
+"""Steps in a buffer of JAX's, or of the native kernels."""
 
 
 class Inputs(NamedTuple):
@@ -73,7 +80,7 @@ class Monitor(NamedTuple):
     time_limit: float | None = None
     callback: Callable[[Progress], Any] | None = None
     shape: tuple[int, ...] = ()
-    watch: Callable[[Chunk], int | None] | None = None
+    watch: Callable[[AnyChunk], int | None] | None = None
     """Sees every chunk of steps; a number ends the solve with ``Status.EVENT`` after that step."""
 
     def wants_stop(self, solve: Solve, elapsed: float) -> bool:
@@ -131,14 +138,14 @@ def _drive(
     solve_of: Callable[[Any], Solve],
     chunk: Callable[[Any, int], Any],
     events: Sequence[Status] = (),
+    attempts: int = _FIRST_ATTEMPTS,
 ) -> tuple[Any, Status]:
     """Call ``chunk(carry, attempts)`` until the solve ends or something stops it.
 
     The number of attempts per chunk follows the clock, so that Python gets its turn a few times a
-    second, however slow a step is.
+    second, however slow a step is; ``attempts`` is that of the first chunk.
     """
     start = time.perf_counter()
-    attempts = _FIRST_ATTEMPTS
     with _interruptible() as pressed:
         while True:
             if events:
@@ -160,7 +167,7 @@ def _drive(
             if monitor.max_steps is not None:
                 attempts = min(attempts, monitor.max_steps - done)
             before = time.perf_counter()
-            carry = jax.block_until_ready(chunk(carry, attempts))
+            carry = chunk(carry, attempts)
             took = time.perf_counter() - before
             made = int(solve_of(carry).counts.attempted) - done
             attempts = int(min(max(made, 1) * _CHUNK_SECONDS / max(took, 1e-9) + 1, _UNLIMITED))
@@ -184,55 +191,85 @@ def capacity(method: Method) -> int:
     return int(max(4, min(_CHUNK_ROWS, _CHUNK_BYTES // row)))
 
 
-def solve_all(inputs: Inputs, monitor: Monitor) -> tuple[Solve, Status, list[Chunk]]:
+def solve_all(inputs: Inputs, monitor: Monitor) -> tuple[Solve, Status, list[AnyChunk]]:
     """Solve and keep every step."""
     method, _, field, control, _, t1, _ = inputs
     rows = capacity(method)
+    if native.supports(method, control):
+        return collect_native(monitor, driver.NOT_BEGUN, driver.compiled_steps(*inputs, rows))
     solve = begin(*inputs)
 
     def fill(solve: Solve, attempts: int, wanted: int) -> tuple[Solve, Chunk]:
-        return fill_chunk(method, rows, field, control, solve, t1, attempts, min(wanted, rows))
+        wanted = min(wanted, rows)
+        return jax.block_until_ready(
+            fill_chunk(method, rows, field, control, solve, t1, attempts, wanted)
+        )
 
-    return collect_chunks(monitor, solve, fill)
+    return on_host(collect_chunks(monitor, solve, fill))
+
+
+def on_host(result: tuple[Solve, Status, list[AnyChunk]]) -> tuple[Solve, Status, list[AnyChunk]]:
+    """A result whose solve holds NumPy arrays."""
+    return jax.tree.map(np.asarray, result[0]), result[1], result[2]
+
+
+def collect_native(
+    monitor: Monitor, carry: driver.Carry, fill: driver.Fill
+) -> tuple[Solve, Status, list[AnyChunk]]:
+    """The same with native kernels, which look at the clock themselves."""
+    carry, status, chunks = collect_chunks(
+        monitor, carry, fill, lambda carry: carry.solve, _UNLIMITED
+    )
+    return carry.solve, status, chunks
 
 
 def collect_chunks(
-    monitor: Monitor, solve: Solve, fill: Callable[[Solve, int, int], tuple[Solve, Chunk]]
-) -> tuple[Solve, Status, list[Chunk]]:
+    monitor: Monitor,
+    carry: Any,
+    fill: Callable[[Any, int, int], tuple[Any, Any]],
+    solve_of: Callable[[Any], Solve] = lambda carry: carry,
+    first_attempts: int = _FIRST_ATTEMPTS,
+) -> tuple[Any, Status, list[AnyChunk]]:
     """Fill chunk after chunk until the solve ends or something stops it.
 
-    ``fill(solve, attempts, wanted)`` takes at most ``wanted`` steps in ``attempts`` attempts. When
+    ``fill(carry, attempts, wanted)`` takes at most ``wanted`` steps in ``attempts`` attempts. When
     the monitor's ``watch`` says that only the first steps of a chunk are wanted, the chunk is
     filled again up to there, so that nothing later leaks into what is returned.
     """
-    chunks: list[Chunk] = []
+    chunks: list[AnyChunk] = []
     events: list[Status] = []
 
-    def chunk(solve: Solve, attempts: int) -> Solve:
-        following, filled = jax.block_until_ready(fill(solve, attempts, _UNLIMITED))
+    def chunk(carry: Any, attempts: int) -> Any:
+        following, filled = fill(carry, attempts, _UNLIMITED)
         keep = None if monitor.watch is None else monitor.watch(filled)
         if keep is not None:
             events.append(Status.EVENT)
             if keep < int(filled.steps):
-                following, filled = jax.block_until_ready(fill(solve, attempts, keep))
+                following, filled = fill(carry, attempts, keep)
         chunks.append(filled)
         return following
 
-    solve, status = _drive(monitor, solve, lambda solve: solve, chunk, events)
-    return solve, status, chunks
+    carry, status = _drive(monitor, carry, solve_of, chunk, events, first_attempts)
+    return carry, status, chunks
 
 
-def smooth_all(method: Method, solve: Solve, chunks: list[Chunk]) -> list[Marginals]:
+def smooth_all(method: Method, solve: Solve, chunks: list[AnyChunk]) -> list[Marginals]:
     """Smoothed rows, chunk by chunk, from the end backwards; returned in the order of time."""
-    last = Marginals(solve.state.mean, solve.state.factor)
     smoothed = []
+    last = Marginals(solve.state.mean, solve.state.factor)
+    vector: Any = None
     for chunk in reversed(chunks):
-        buffer, last = smooth_chunk(method, chunk.rows, chunk.steps, last)
+        if isinstance(chunk, NativeChunk):
+            if vector is None:
+                vector = np.concatenate([np.ravel(last.mean), np.ravel(last.factor)])
+            buffer, vector = driver.smooth_chunk(method, chunk, vector)
+        else:
+            buffer, last = smooth_chunk(method, chunk.rows, chunk.steps, last)
         smoothed.append(buffer)
     return smoothed[::-1]
 
 
-def collect(chunks: list[Chunk], per_chunk: list[Any], first: Any) -> Any:
+def collect(chunks: list[AnyChunk], per_chunk: list[Any], first: Any) -> Any:
     """Join buffers: row 0 of each chunk repeats the last of the one before. NumPy arrays."""
     counts = [int(chunk.steps) for chunk in chunks]
 
@@ -244,7 +281,7 @@ def collect(chunks: list[Chunk], per_chunk: list[Any], first: Any) -> Any:
     return jax.tree.map(join, first, *per_chunk)
 
 
-def first_row(solve: Solve, chunks: list[Chunk]) -> Rows:
+def first_row(solve: Solve, chunks: list[AnyChunk]) -> Rows:
     """Where the solve began."""
     if not chunks:
         return Rows.of(solve)
@@ -256,11 +293,22 @@ def solve_saving(
 ) -> tuple[Saving, Status]:
     """Solve and keep the state at given times only."""
     method, _, field, control, _, t1, _ = inputs
+    if (
+        save_at.shape == (1,)
+        and float(save_at[0]) == float(t1)
+        and native.supports(method, control)
+    ):
+        # The end only: no step is kept, and the kernels do the rest.
+        steps = driver.compiled_steps(*inputs, capacity=0)
+        solve, status, _ = collect_native(monitor, driver.NOT_BEGUN, steps)
+        return saving_of_end(method, solve, keep_kernels, status == Status.SUCCESS), status
     solve = begin(*inputs)
     carry = begin_saving(method, solve, save_at.shape[0], keep_kernels)
 
     def chunk(carry: Saving, attempts: int) -> Saving:
-        return run_saving(method, field, control, carry, t1, save_at, attempts)
+        return jax.block_until_ready(
+            run_saving(method, field, control, carry, t1, save_at, attempts)
+        )
 
     carry, status = _drive(monitor, carry, lambda carry: carry.solve, chunk)
     if int(carry.count) == 0 and int(carry.solve.counts.attempted) == 0:

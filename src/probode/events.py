@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.optimize import brentq, minimize_scalar
 
-from probode.loop import Chunk
+from probode.engine import AnyChunk
 from probode.posterior import Posterior
 
 _SAMPLES = 4
@@ -172,7 +172,7 @@ class Watch:
         self.events = events
         self.counts = np.zeros(len(events))
 
-    def __call__(self, chunk: Chunk) -> int | None:
+    def __call__(self, chunk: AnyChunk) -> int | None:
         """The number of steps of this chunk to keep, if a terminal event lies in it."""
         steps = int(chunk.steps)
         t = np.asarray(chunk.rows.t)[: steps + 1]

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 _UNROLLED = 3
@@ -111,11 +112,12 @@ def whiten(factor: Float[Array, "m k"], z: Float[Array, " k"]) -> Float[Array, "
     return jnp.stack([w, (z[1] - overlap * w) / second])
 
 
-def safe_sqrt(x: Array) -> Array:
+def safe_sqrt(x: Any) -> Any:
     """Square root whose derivative at zero is zero instead of infinite."""
+    xp: Any = np if isinstance(x, np.ndarray | np.generic) else jnp
     # Not "x > 0": NaN must stay NaN, or a step that failed would look like one without error.
     zero = x == 0.0
-    return jnp.where(zero, 0.0, jnp.sqrt(jnp.where(zero, 1.0, x)))
+    return xp.where(zero, 0.0, xp.sqrt(xp.where(zero, 1.0, x)))
 
 
 def std_of(factor: Float[Array, "*b m n"]) -> Float[Array, "*b n"]:

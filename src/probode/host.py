@@ -6,23 +6,25 @@ inside compiled code, which would cost many times as much.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array
 
-from probode import engine, loop
+from probode import engine, loop, native
 from probode.compile import compiled
 from probode.control import Control, ControlState, PControl
 from probode.diffusion import Evidence
 from probode.engine import Monitor
 from probode.initial import RungeKuttaStart, Start, fit_derivatives
 from probode.loop import Chunk, Counts, Rows, Solve
+from probode.native import driver
+from probode.record import record
 from probode.status import Status
 from probode.step import Method, State
 
@@ -35,7 +37,8 @@ class HostField(NamedTuple):
     """``(t, y, f(t, y)) -> J``; ``None`` for a solver that needs none."""
 
 
-class _Given(eqx.Module):
+@record
+class _Given:
     """A vector field known at the one point where it is asked for."""
 
     f: Array
@@ -158,15 +161,13 @@ def begin_on_host(
     """First step and start by Runge-Kutta; returns the number of evaluations too."""
     f0 = field.function(t0, y0)
     evaluations = 1
-    if isinstance(control, PControl) and control.first_step_size is None:
+    if isinstance(control, PControl) and control.first_step is None:
         size = _first_step(field.function, control, t0, t1, y0, f0, method.prior.order)
         evaluations += 1
-        control = eqx.tree_at(
-            lambda c: c.first_step_size, control, size, is_leaf=lambda x: x is None
-        )
+        control = replace(control, first_step=np.asarray(size))
     no_field: Any = None
     span = (jnp.asarray(t0), jnp.asarray(t1))
-    h = control.first_step(no_field, *span, jnp.asarray(y0), method.prior.order)
+    h = control.initial_step(no_field, *span, jnp.asarray(y0), method.prior.order)
     start = _start(field.function, t0, t1 - t0, y0, f0, float(h), method.prior.order)
     return start, control, evaluations + RungeKuttaStart().evaluations(method.prior.order) - 1
 
@@ -237,11 +238,16 @@ def solve_on_host(
     t1: float,
     y0: np.ndarray,
     monitor: Monitor,
-) -> tuple[Solve, Status, list[Chunk], int]:
+) -> tuple[Solve, Status, list[engine.AnyChunk], int]:
     """Solve and keep every step; the last number counts evaluations of the start."""
     start, control, evaluations = begin_on_host(method, field, control, t0, t1, y0)
     pieces, settings = pieces_for(method, control, t1)
     capacity = engine.capacity(method)
+    if native.supports(method, control):
+        first = pieces.unpack_solve(pieces.begin(settings, t0, start).packed)
+        fill_native = driver.python_steps(method, *field, control, t1, capacity)
+        packed = driver.packed(method, first)
+        return *engine.collect_native(monitor, packed, fill_native), evaluations
     # The evaluation that a solve waits for, by the number of attempts it has made: a chunk may have
     # to be filled again from where it began.
     waiting = {0: pieces.begin(settings, t0, start)}
@@ -256,8 +262,7 @@ def solve_on_host(
         return following, Chunk(pieces.unpack_rows(packed), jnp.asarray(len(kept) - 1))
 
     first = pieces.unpack_solve(waiting[0].packed)
-    final, status, chunks = engine.collect_chunks(monitor, first, fill)
-    return final, status, chunks, evaluations
+    return *engine.on_host(engine.collect_chunks(monitor, first, fill)), evaluations
 
 
 def steps(

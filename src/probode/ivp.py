@@ -1,10 +1,8 @@
 """``solve_ivp``: SciPy's contract, and the posterior."""
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -12,19 +10,15 @@ from probode import engine, events, host
 from probode.control import Control, GridSteps, PControl, PIControl
 from probode.engine import Inputs, Monitor, one_blas_thread
 from probode.errors import check_choice
-from probode.finite_differences import finite_difference_jacobian
+from probode.ivp_function import UserFunction, on_real_form
 from probode.ivp_options import Options, read_tolerances
 from probode.ivp_result import Constant, Embedding, OdeResult, Solution
 from probode.posterior import Posterior
 from probode.precision import double_precision
-from probode.problem import bind
 from probode.progress import with_progress
 from probode.solve import build_posterior, check_limits, node_path
 from probode.solvers import EK0, EK1, DiagonalEK1, Solver
 from probode.status import Status
-from probode.tracing import make_traceable
-
-logger = logging.getLogger("probode")
 
 METHODS: dict[str, type[Solver]] = {"EK0": EK0, "EK1": EK1, "DiagonalEK1": DiagonalEK1}
 CONTROLS: dict[str, type[PControl]] = {"PI": PIControl, "P": PControl}
@@ -217,11 +211,11 @@ def _integrate(
     watched: list[events.Event] | None,
 ) -> tuple[Posterior, str, dict[str, int]]:
     """Run the solve on the real form of the state, compiled where the function can be traced."""
-    single = _single(fun, vectorized, embedding, start.size)
+    user = UserFunction(fun, arguments, vectorized, options, solver, embedding)
     y0 = embedding.flatten(start)
     watch = None
     if watched is not None and any(np.isfinite(event.terminal) for event in watched):
-        watch = events.Watch([_on_real_form(event, embedding) for event in watched])
+        watch = events.Watch([on_real_form(event, embedding) for event in watched])
     with (
         with_progress(options.progress, t0, tf, options.callback) as callback,
         double_precision(),
@@ -231,41 +225,25 @@ def _integrate(
         if isinstance(control, PControl):
             control = control.flat(y0.shape)
         method = solver.method(y0.size)
-        traceable = make_traceable(single, (t0, tf), y0, arguments)
-        if traceable is not None:
-            field = _field(traceable.function, t0, y0, arguments, options, solver, embedding)
+        traced = user.traced(t0, tf, y0)
+        if traced is not None:
             initialization = solver.initialization
             if options.initialization is not None:
                 initialization = type(solver)(
                     solver.order, initialization=options.initialization
                 ).initialization
-            flat = jnp.asarray(y0)
-            inputs = Inputs(
-                method, initialization, field, control, jnp.asarray(t0), jnp.asarray(tf), flat
-            )
+            inputs = Inputs(method, initialization, traced.field, control, t0, tf, y0)
             final, status, chunks = engine.solve_all(inputs, monitor)
             extra = initialization.evaluations(solver.order) + control.start_evaluations()
-            path = traceable.path
+            path = traced.path
         else:
-            logger.info(
-                "%s cannot be traced: the solver is driven from Python, at a fraction of the "
-                "speed. Replace branches on values (if, max, min, float) by numpy.where, "
-                "numpy.maximum and the like.",
-                getattr(fun, "__name__", "the function"),
-            )
-            function = _on_host(single, arguments, y0.size)
-            jacobian = _host_jacobian(
-                function, fun, arguments, options, solver, embedding, vectorized
-            )
-            hosted = host.HostField(function, jacobian)
             final, status, chunks, extra = host.solve_on_host(
-                method, hosted, control, t0, tf, y0, monitor
+                method, user.on_host(y0.size), control, t0, tf, y0, monitor
             )
             path = "python"
         nodes = node_path(method, final, chunks, options.smooth)
-        final = jax.tree.map(np.asarray, final)
         posterior = build_posterior(
-            solver, method, y0.shape, control, nodes, final, np.asarray(status.value), extra
+            solver, method, y0.shape, control, nodes, final, np.asarray(status.value), extra, path
         )
     attempted = int(final.counts.attempted)
     counts = {
@@ -274,100 +252,6 @@ def _integrate(
         "nlu": 0,
     }
     return posterior, path, counts
-
-
-def _single(
-    fun: Callable[..., Any], vectorized: bool, embedding: Embedding, n: int
-) -> Callable[..., Any]:
-    """``fun`` for one state in real form."""
-    if not vectorized and not embedding.is_complex:
-        return fun
-
-    def single(t: Any, y: Any, *args: Any) -> Any:
-        state = y[:n] + 1j * y[n:] if embedding.is_complex else y
-        value = fun(t, state[:, None], *args) if vectorized else fun(t, state, *args)
-        if vectorized:
-            value = np.reshape(value, (n,))
-        if embedding.is_complex:
-            value = np.asarray(value)
-            return np.concatenate([np.real(value), np.imag(value)])
-        return value
-
-    return single
-
-
-def _on_real_form(event: events.Event, embedding: Embedding) -> events.Event:
-    if not embedding.is_complex:
-        return event
-    function = event.function
-    return event._replace(function=lambda t, y: function(t, embedding.values(y)))
-
-
-def _field(
-    function: Callable[..., Any],
-    t0: float,
-    y0: np.ndarray,
-    arguments: tuple[Any, ...],
-    options: Options,
-    solver: Solver,
-    embedding: Embedding,
-) -> Any:
-    """The traced problem; the user's Jacobian where it can be traced, else the exact one."""
-    diagonal = solver.jacobian == "diagonal"
-    start = (jnp.asarray(t0), jnp.asarray(y0))
-    jac = options.jac
-    if jac is not None and solver.jacobian != "none" and not embedding.is_complex:
-        if not callable(jac):
-            jac = np.asarray(jac.toarray() if hasattr(jac, "toarray") else jac, float)
-        try:
-            return bind(function, *start, arguments, jac, diagonal=diagonal)
-        except Exception:  # NumPy or sparse code: automatic differentiation gives the same matrix
-            logger.debug("jac cannot be traced: automatic differentiation is used instead.")
-    return bind(function, *start, arguments, None, diagonal=diagonal)
-
-
-def _on_host(
-    single: Callable[..., Any], arguments: tuple[Any, ...], n: int
-) -> Callable[[float, np.ndarray], np.ndarray]:
-    def function(t: float, y: np.ndarray) -> np.ndarray:
-        value = np.asarray(single(t, y.copy(), *arguments), float)
-        if value.shape != (n,):
-            raise ValueError(f"fun must return {n} values, the length of y0, got {value.shape}.")
-        return value
-
-    return function
-
-
-def _host_jacobian(
-    function: Callable[[float, np.ndarray], np.ndarray],
-    fun: Callable[..., Any],
-    arguments: tuple[Any, ...],
-    options: Options,
-    solver: Solver,
-    embedding: Embedding,
-    vectorized: bool,
-) -> Callable[[float, np.ndarray, np.ndarray], np.ndarray] | None:
-    """The user's Jacobian, or finite differences with SciPy's sparsity and band options."""
-    if solver.jacobian == "none":
-        return None
-    jac = options.jac
-
-    def dense(matrix: Any) -> np.ndarray:
-        return np.asarray(matrix.toarray() if hasattr(matrix, "toarray") else matrix)
-
-    if callable(jac):
-        return lambda t, y, f: embedding.jacobian(
-            dense(jac(t, embedding.values(y), *arguments))
-        ).astype(float)
-    if jac is not None:
-        constant = embedding.jacobian(dense(jac)).astype(float)
-        return lambda t, y, f: constant
-    columns = None
-    if vectorized and not embedding.is_complex:
-        columns = lambda t, states: np.asarray(fun(t, states, *arguments), float)  # noqa: E731
-    return finite_difference_jacobian(
-        function, columns, options.jac_sparsity, options.lband, options.uband
-    )
 
 
 def _result(

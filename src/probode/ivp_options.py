@@ -65,6 +65,8 @@ def read_tolerances(rtol: Any, atol: Any, embedding: Embedding) -> tuple[Any, An
     if np.any(atol < 0) or np.any(np.isnan(atol)):
         raise ValueError(f"`atol` must be positive, got {atol}.")
     atol = np.maximum(atol, np.finfo(float).tiny ** 0.5)
+    if rtol.ndim == atol.ndim == 0:
+        return float(rtol), float(atol)
     if embedding.is_complex:
         rtol, atol = (np.tile(x, 2) if x.ndim else x for x in (rtol, atol))
     return rtol, atol

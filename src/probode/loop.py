@@ -11,7 +11,6 @@ Three drivers share one iteration, :func:`advance`:
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array
@@ -20,6 +19,7 @@ from probode.control import Control, ControlState
 from probode.diffusion import Evidence
 from probode.initial import Initialization, Start
 from probode.problem import Field
+from probode.record import record
 from probode.status import Status
 from probode.step import Method, State, attempt, update
 
@@ -31,7 +31,8 @@ class Counts(NamedTuple):
     accepted: Array
 
 
-class Solve(eqx.Module):
+@record
+class Solve:
     """A solve in progress."""
 
     state: State
@@ -56,7 +57,7 @@ def begin(
 ) -> Solve:
     """State of a solve before its first step."""
     d, q = y0.shape[0], method.prior.order
-    h = control.first_step(field, t0, t1, y0, q)
+    h = control.initial_step(field, t0, t1, y0, q)
     # An interval of length zero needs no step, but coordinates all the same.
     unit = jnp.where(h == 0.0, 1.0, h)
     start = initialization(field, t0, t1, y0, unit, q)
@@ -140,7 +141,8 @@ def running(solve: Solve) -> Array:
     return solve.status == Status.RUNNING.value
 
 
-class Rows(eqx.Module):
+@record
+class Rows:
     """Filtering states in the order of time, stacked: row ``i`` is where step ``i`` ended.
 
     The first row is where the first step began. ``scale`` is the ``s`` of the step that ended

@@ -5,10 +5,10 @@ chosen times only. Outside a trace their arrays are NumPy arrays, inside they ar
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,6 +19,7 @@ from probode.compile import compiled
 from probode.engine import one_blas_thread
 from probode.loop import Rows
 from probode.precision import double_precision, on_host
+from probode.record import record
 from probode.saving import Saving
 from probode.smooth import Marginals, interpolate, sample_rows, spread_noise
 from probode.step import Method, State, extrapolate
@@ -29,7 +30,7 @@ _TRACED_NOISE = jnp.float32
 """Inside a trace random bits are lowered outside our scope of double precision."""
 
 
-class Path(eqx.Module):
+class Path:
     """What the posterior needs of the states that were kept."""
 
     @property
@@ -66,6 +67,7 @@ def _select(method: Method, h: Array, mean: Array, factor: Array, k: Any) -> tup
     return mean[..., k, :], columns * weight.reshape((*weight.shape, *[1] * extra))
 
 
+@record
 class NodePath(Path):
     """Every accepted step: filtering states and, if smoothed, the smoothed marginals."""
 
@@ -165,7 +167,7 @@ class NodePath(Path):
             part = np.r_[1.0, np.diff(joined.t)] / whole[order]
             part = np.abs(part) ** (method.prior.order - 0.5)
             weight = part.reshape(-1, *[1] * (joined.scale.ndim - 1))
-            rows = eqx.tree_at(lambda r: r.scale, joined, joined.scale * weight)
+            rows = replace(joined, scale=joined.scale * weight)
         return rows, np.searchsorted(sign * rows.t, sign * times)
 
     def noise(self) -> tuple[Array, Array]:
@@ -179,6 +181,7 @@ class NodePath(Path):
         return x[(slice(None),) * (self.rows.t.ndim - 1) + (slice(1, None),)]
 
 
+@record
 class SavedPath(Path):
     """States at chosen times, linked by composed kernels."""
 
@@ -251,7 +254,7 @@ def _evaluate(
         rest = right.t - t
         rest = jnp.where(rest == 0.0, step, rest)
         smoothed = interpolate(method, filtered, right, right.t - rest, step, scale)
-        smoothed = eqx.tree_at(lambda s: s.t, smoothed, t)
+        smoothed = replace(smoothed, t=t)
         predicted = _choose(inside, smoothed, predicted)
     state = _choose(t == left.t, left, _choose(t == right.t, right, predicted))
     return _select(method, state.h, state.mean, state.factor, k)

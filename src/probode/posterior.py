@@ -2,9 +2,9 @@
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,6 +14,7 @@ from probode.diffusion import Evidence
 from probode.gaussian import safe_sqrt
 from probode.paths import Path, SavedPath
 from probode.precision import double_precision, is_traced, on_host
+from probode.record import record, static
 from probode.solvers import Solver
 from probode.status import Status
 from probode.step import Method
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
     from xarray import Dataset
 
 
-class Stats(eqx.Module):
+@record
+class Stats:
     """What a solve cost."""
 
     steps: Array | int
@@ -36,9 +38,13 @@ class Stats(eqx.Module):
     f_evaluations: Array | int
     """Evaluations of the vector field, those of the start included (Taylor mode: one per order)."""
     jacobian_evaluations: Array | int
+    path: str = static(default="jax")
+    """How the vector field was evaluated: "jax" (as it is), "numpy" or "scalars" (a NumPy function,
+    traced), "python" (called from Python)."""
 
 
-class Gaussian(eqx.Module):
+@record
+class Gaussian:
     """A Gaussian over ``y`` (or one of its derivatives), at one time or at several."""
 
     mean: Array
@@ -47,8 +53,8 @@ class Gaussian(eqx.Module):
     """Columns of the covariance's right factor, in the form of the solver's structure."""
     spread: Array
     """Calibration: a factor for all standard deviations, or one per component."""
-    structure: Structure = eqx.field(static=True)
-    multivariate: bool = eqx.field(static=True)
+    structure: Structure = static()
+    multivariate: bool = static()
 
     @property
     def std(self) -> Array:
@@ -76,7 +82,8 @@ class Gaussian(eqx.Module):
         return spread.reshape((*spread.shape[:-1], *[1] * times, spread.shape[-1]))
 
 
-class Posterior(eqx.Module):
+@record
+class Posterior:
     """Posterior over the solution of an initial value problem.
 
     ``posterior.t`` are the times at which it was computed: the steps taken, or ``save_at``. There,
@@ -85,9 +92,9 @@ class Posterior(eqx.Module):
     """
 
     path: Path
-    solver: Solver = eqx.field(static=True)
-    method: Method = eqx.field(static=True)
-    shape: tuple[int, ...] = eqx.field(static=True)
+    solver: Solver = static()
+    method: Method = static()
+    shape: tuple[int, ...] = static()
     evidence: Evidence
     reference: Array
     stats: Stats
@@ -404,5 +411,5 @@ def one_solve(posterior: Posterior, what: str) -> Posterior:
         count = int(path.saving.count)
         saved, marginals = jax.tree.map(lambda x: x[:count], (path.saved, path.marginals))
         path = SavedPath(saved, marginals, path.saving)
-        posterior = eqx.tree_at(lambda p: p.path, posterior, path)
+        posterior = replace(posterior, path=path)
     return posterior

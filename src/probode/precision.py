@@ -19,7 +19,7 @@ def is_traced(*trees: Any) -> bool:
 
 def on_host(value: Any) -> bool:
     """Whether an array is NumPy's: a result outside a trace, to be handed out as it is."""
-    return isinstance(value, np.ndarray)
+    return isinstance(value, np.ndarray | np.generic)
 
 
 def inside_trace() -> bool:

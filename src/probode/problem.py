@@ -3,29 +3,36 @@
 from collections.abc import Callable
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from probode.identity import Memory, key_of, key_of_arguments
+from probode.precision import is_traced
 from probode.program import Program, trace
+from probode.record import record, static
 
 DIAGONAL_LIMIT = 10_000
 """Above this dimension the diagonal of a Jacobian is not computed by d products."""
 
 _PRODUCTS_AT_ONCE = 64
 
+_LARGEST_KEPT = 100_000
+_KNOWN_FIELDS = Memory(256)
+"""Vector fields that were traced before."""
 
-class Field(eqx.Module):
+
+@record
+class Field:
     """``f(t, y)`` for flat ``y`` of length ``d``, with parameters and Jacobian bound.
 
     The programs are static (compared by what they compute), everything else is data.
     """
 
-    program: Program = eqx.field(static=True)
-    jacobian_program: Program | None = eqx.field(static=True)
-    d: int = eqx.field(static=True)
+    program: Program = static()
+    jacobian_program: Program | None = static()
+    d: int = static()
     constants: tuple[Any, ...]
     jacobian_constants: tuple[Any, ...]
     args: list[Any]
@@ -60,6 +67,26 @@ class Field(eqx.Module):
             return self(t, y), jax.vmap(entry)(every)
         return self(t, y), jax.lax.map(entry, every, batch_size=_PRODUCTS_AT_ONCE)
 
+    def is_small(self) -> bool:
+        """Whether what the vector field closes over may be kept in memory."""
+        arrays = (*self.constants, *self.jacobian_constants)
+        return sum(array.size for array in arrays) <= _LARGEST_KEPT
+
+    def with_arguments(self, args: tuple[Any, ...]) -> "Field":
+        """The same field with other parameters, of the same types."""
+        numbers = [leaf for leaf in jax.tree.leaves(tuple(args)) if _is_numeric(leaf)]
+        if len(numbers) != len(self.args):  # whole numbers are part of the program
+            numbers = [leaf for leaf in numbers if not _is_whole(leaf)]
+        data = [jnp.asarray(leaf) for leaf in numbers]
+        return Field(
+            self.program,
+            self.jacobian_program,
+            self.d,
+            self.constants,
+            self.jacobian_constants,
+            data,
+        )
+
     def _user_jacobian(self, t: Array, y: Array) -> Array:
         assert self.jacobian_program is not None
         return self.jacobian_program(self.jacobian_constants, t, y, *self.args)
@@ -74,11 +101,37 @@ def bind(
     *,
     diagonal: bool,
 ) -> Field:
-    """Trace ``vector_field(t, y, *args)`` (and ``jac``) on flat vectors.
+    """Trace ``vector_field(t, y, *args)`` (and ``jac``) on flat vectors, or recall its trace.
 
     ``diagonal`` says that the solver needs the diagonal of the Jacobian only; ``jac`` may then
     return just that.
     """
+    if is_traced(t0, y0) or not isinstance(args, tuple | list):
+        return _bind(vector_field, t0, y0, args, jac, diagonal)
+    leaves, tree = jax.tree.flatten(tuple(args))
+    field = _KNOWN_FIELDS.get(
+        lambda: (
+            key_of(vector_field),
+            key_of(jac),
+            key_of_arguments(leaves),
+            tree,
+            y0.shape,
+            diagonal,
+        ),
+        lambda: _bind(vector_field, t0, y0, args, jac, diagonal),
+        Field.is_small,
+    )
+    return field.with_arguments(args)
+
+
+def _bind(
+    vector_field: Callable[..., Any],
+    t0: Array,
+    y0: Array,
+    args: tuple[Any, ...],
+    jac: Callable[..., Any] | Any | None,
+    diagonal: bool,
+) -> Field:
     if not callable(vector_field):
         raise TypeError(
             f"vector_field must be a function f(t, y, *args), got {type(vector_field).__name__}."

@@ -5,9 +5,9 @@ one, so the smoother needs one kernel per save point. The steps themselves are n
 result is what dense output of a full solve would give at these times.
 """
 
+from dataclasses import replace
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -15,6 +15,7 @@ from jaxtyping import Array, Float
 from probode.control import Control
 from probode.loop import Rows, Solve, advance, running, while_loop
 from probode.problem import Field
+from probode.record import record
 from probode.smooth import (
     Kernel,
     Marginals,
@@ -27,7 +28,8 @@ from probode.smooth import (
 from probode.step import Method, State, extrapolate
 
 
-class Saving(eqx.Module):
+@record
+class Saving:
     """A solve that keeps what it passes at the save points."""
 
     solve: Solve
@@ -56,6 +58,17 @@ def begin_saving(method: Method, solve: Solve, size: int, smooth: bool) -> Savin
         saved=jax.tree.map(room, Rows.of(solve)),
         kernels=jax.tree.map(room, kernel),
         count=jnp.zeros((), int),
+    )
+
+
+def saving_of_end(method: Method, solve: Solve, smooth: bool, reached: Array) -> Saving:
+    """The end of a solve as its only save point, if it was ``reached``."""
+    saving = begin_saving(method, solve, 1, smooth)
+    at_end = _write(saving.saved, jnp.zeros((), int), Rows.of(solve))
+    saved = jax.tree.map(lambda row, none: jnp.where(reached, row, none), at_end, saving.saved)
+    kernels = jax.tree.map(lambda x: x[None], saving.kernel)
+    return Saving(
+        solve, solve.state, saving.kernel, saved, kernels, jnp.asarray(reached).astype(int)
     )
 
 
@@ -97,13 +110,13 @@ def run_saving(
 
     saving = _catch_up(method, while_loop(proceed, body, saving, bound))
     kernels = _store_kernel(saving, saving.kernel)
-    return eqx.tree_at(lambda s: s.kernels, saving, kernels, is_leaf=lambda x: x is None)
+    return replace(saving, kernels=kernels)
 
 
 def _step(method: Method, field: Field, control: Control, saving: Saving, t1: Array) -> Saving:
     saving = _catch_up(method, saving)
     solve, _ = advance(method, field, control, saving.solve, t1)
-    return eqx.tree_at(lambda s: s.solve, saving, solve)
+    return replace(saving, solve=solve)
 
 
 def _transition(method: Method, saving: Saving, t: Array) -> tuple[Array, Array]:

@@ -4,7 +4,6 @@ Everything here goes through one object, the backward kernel ``p(x | x⁺)`` com
 *filtering* state, so that marginals, dense output and samples agree.
 """
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +11,7 @@ from jaxtyping import Array, Float
 
 from probode import gaussian
 from probode.loop import Rows
+from probode.record import record
 from probode.step import Method, State, extrapolate, moved_factor
 
 _EPSILON = float(np.finfo(float).eps)
@@ -19,7 +19,8 @@ _RESOLVED = 10 * _EPSILON
 """Process noise below this part of what it is added to is lost in rounding."""
 
 
-class Kernel(eqx.Module):
+@record
+class Kernel:
     """``x | x⁺ ~ N(shift + G (x⁺ - center), RᵀR)``.
 
     ``shift`` and ``center`` are in plain units. ``Gᵀ`` and ``R`` are in coordinates: those of ``x``
@@ -124,7 +125,8 @@ def smooth_step(method: Method, left: State, right: State, h: Array, scale: Arra
     return State(left.t, left.h, jnp.where(still, right.mean, smoothed.mean), factor)
 
 
-class Marginals(eqx.Module):
+@record
+class Marginals:
     """Means and factors of smoothed states, row by row; times and coordinates are the filter's."""
 
     mean: Array

@@ -13,7 +13,7 @@ from probode.control import ConstantStep, Control, GridSteps, PControl, PIContro
 from probode.engine import Inputs, Monitor, one_blas_thread
 from probode.paths import NodePath, Path, SavedPath
 from probode.posterior import Posterior, Stats
-from probode.precision import double_precision, inside_trace, is_traced
+from probode.precision import double_precision, inside_trace, is_traced, on_host
 from probode.problem import bind
 from probode.smooth import Marginals
 from probode.solvers import EK1, Solver
@@ -126,8 +126,12 @@ def build_posterior(
     final: loop.Solve,
     status: Any,
     extra: int,
+    evaluated: str = "jax",
 ) -> Posterior:
-    """What the user holds; ``extra`` counts the evaluations of ``f`` outside the steps."""
+    """What the user holds.
+
+    ``extra`` counts evaluations of ``f`` outside the steps; ``evaluated`` says how it is evaluated.
+    """
     return Posterior(
         path=path,
         solver=solver,
@@ -135,7 +139,7 @@ def build_posterior(
         shape=shape,
         evidence=final.evidence,
         reference=final.reference,
-        stats=_stats(method, final, extra),
+        stats=_stats(method, final, extra, evaluated),
         status_code=status,
         tolerances=_tolerances(control),
     )
@@ -146,7 +150,9 @@ def _tolerances(control: Control) -> tuple[Any, Any] | None:
     if not isinstance(control, PControl):
         return None
     pair = control.rtol, control.atol
-    return pair if is_traced(pair) or inside_trace() else jax.tree.map(np.asarray, pair)
+    if all(map(on_host, pair)) or is_traced(pair) or inside_trace():
+        return pair
+    return np.asarray(pair[0]), np.asarray(pair[1])
 
 
 def _solve_eagerly(
@@ -159,7 +165,7 @@ def _solve_eagerly(
         path: Path = node_path(method, final, chunks, smoothing)
     else:
         kept, status = engine.solve_saving(inputs, times, smoothing, monitor)
-        final = kept.solve
+        final = jax.tree.map(np.asarray, kept.solve)
         marginals = (
             engine.smooth_saved(method, kept)
             if smoothing
@@ -168,11 +174,11 @@ def _solve_eagerly(
         reached = int(kept.count)
         saved, marginals = jax.tree.map(lambda x: np.asarray(x)[:reached], (kept.saved, marginals))
         path = SavedPath(saved, marginals, kept)
-    return path, jax.tree.map(np.asarray, final), np.asarray(status.value)
+    return path, final, np.asarray(status.value)
 
 
 def node_path(
-    method: Method, final: loop.Solve, chunks: list[loop.Chunk], smoothing: bool
+    method: Method, final: loop.Solve, chunks: list[engine.AnyChunk], smoothing: bool
 ) -> NodePath:
     """All steps of a solve, joined and smoothed."""
     first = engine.first_row(final, chunks)
@@ -217,7 +223,7 @@ def _solve_traced(
     return SavedPath(kept.saved, marginals, kept), kept.solve, status
 
 
-def _stats(method: Method, final: loop.Solve, extra: int) -> Stats:
+def _stats(method: Method, final: loop.Solve, extra: int, evaluated: str) -> Stats:
     attempted, accepted = final.counts
     return Stats(
         steps=attempted,
@@ -225,6 +231,7 @@ def _stats(method: Method, final: loop.Solve, extra: int) -> Stats:
         rejected=attempted - accepted,
         f_evaluations=attempted + extra,
         jacobian_evaluations=0 if method.jacobian == "none" else attempted,
+        path=evaluated,
     )
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -11,7 +11,11 @@ from probode import gaussian
 from probode.diffusion import Diffusion, Evidence, Innovation
 from probode.linearize import Residual, VectorField, local_noise, residual
 from probode.prior import IWP
+from probode.record import record
 from probode.structure import Structure
+
+UNRESOLVED = 1e-10
+"""A step's noise below this part of what it is added to gives its observation no weight."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +29,8 @@ class Method:
     diffusion: Diffusion
 
 
-class State(eqx.Module):
+@record
+class State:
     """A Gaussian over the state at time ``t``.
 
     The mean is in plain units, the right factor of the covariance in the coordinates ``T(h)`` of
@@ -112,6 +117,7 @@ def update(method: Method, state: State, step: Attempt) -> tuple[State, Innovati
     if not method.diffusion.fixed:
         noise = structure.cut_noise(step.residual.rounding)
         noise = jnp.where(blank & (noise == 0.0), 1.0, noise)
+        noise = jnp.maximum(noise, _hidden_noise(observed, method.structure.factor_shape[-1]))
 
     result = gaussian.condition(factor, observed, structure.cut_residual(z), noise)
     mean = step.mean - coords[:, None] * structure.join(result.correction)
@@ -127,6 +133,16 @@ def update(method: Method, state: State, step: Attempt) -> tuple[State, Innovati
         observed=jnp.broadcast_to(1.0 - blank.reshape(-1), z.shape),
     )
     return State(step.t, step.h, mean, posterior), innovation
+
+
+def _hidden_noise(observed: Array, n: int) -> Array:
+    """An observation noise for steps whose own noise (the last ``n`` rows) is lost in rounding.
+
+    Without noise an observation of what is known already says nothing new. But where it depends on
+    y by rounding only, ``P Hᵀ S⁻¹`` would be a quotient of roundings, and wipe out the covariance.
+    """
+    known, own = gaussian.std_of(observed[..., :-n, :]), gaussian.std_of(observed[..., -n:, :])
+    return jax.lax.stop_gradient(jnp.where(own < UNRESOLVED * known, UNRESOLVED * known, 0.0))
 
 
 def extrapolate(method: Method, state: State, h: Array, scale: Array) -> State:

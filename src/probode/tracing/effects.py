@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from probode.tracing.rewrite import global_names, home, is_user_module, package
+from probode.identity import global_names, home, is_user_module, package
 
 _DEPTH = 5
 _LARGE = 100_000

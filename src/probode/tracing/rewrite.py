@@ -9,60 +9,23 @@ import abc
 import builtins
 import enum
 import functools
-import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from probode.identity import global_names, home, is_user_module
 from probode.tracing.arrays import TracedArray
 from probode.tracing.facade import Module, stand_in
 
 _LARGE = 1000
 """Containers beyond this length are not looked into."""
 
-_OURS = __name__.partition(".")[0]
-
 _KEEP = {
     *("__init__", "__new__", "__init_subclass__", "__del__", "__getattribute__", "__getattr__"),
     *("__setattr__", "__dict__", "__weakref__", "__slots__", "__reduce__", "__class__"),
 }
-
-
-def global_names(code: types.CodeType) -> Iterator[str]:
-    """Names that a function, or a function inside it, may look up."""
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from global_names(constant)
-
-
-def package(module: str | None) -> str:
-    """The top level of a module's name."""
-    return (module or "").partition(".")[0]
-
-
-def is_user_module(name: str | None, home: str) -> bool:
-    """Whether a module is user code: neither installed nor part of Python, or ``home`` itself."""
-    root = package(name)
-    if root in (home, _OURS) or name == "__main__":
-        return True
-    if root in sys.stdlib_module_names:
-        return False
-    file = getattr(sys.modules.get(name or ""), "__file__", None)
-    return file is None or not ("site-packages" in file or "dist-packages" in file)
-
-
-def home(fun: Any) -> str:
-    """The package where a callable was defined, seen through partials and wrappers of ours."""
-    name = package(getattr(fun, "__module__", None) or type(fun).__module__)
-    inside: list[Any] = []
-    if isinstance(fun, functools.partial):
-        inside = [fun.func]
-    elif name == _OURS and isinstance(fun, types.FunctionType):
-        inside = [cell.cell_contents for cell in fun.__closure__ or ()]
-    return next((home(item) for item in inside if callable(item)), name)
 
 
 class Rewriter:

@@ -1,0 +1,81 @@
+"""Build the native kernels, if a compiler is at hand; without one the library runs on JAX alone."""
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+SOURCE = Path("src/probode/native/src")
+TARGET = Path("src/probode/native/_kernels.so")
+
+FLAGS = ["-O3", "-std=c++17", "-fPIC", "-fno-math-errno", "-Wno-psabi", "-Wno-attributes"]
+# One object per instruction set; the best that the machine has is chosen at run time.
+INSTRUCTION_SETS = {"avx2": "x86-64-v3", "avx512": "x86-64-v4"}
+
+
+class NativeKernels(BuildHookInterface):  # type: ignore[misc]
+    """Compiles ``src/probode/native/src`` into a shared library beside it."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Build, or say in one line why not. ``PROBODE_BUILD_NATIVE=0`` does not try."""
+        if os.environ.get("PROBODE_BUILD_NATIVE") == "0" or self.target_name != "wheel":
+            return
+        target = Path(self.root) / TARGET
+        try:
+            build(Path(self.root) / SOURCE, target)
+        except Exception as error:  # an optional part must not fail the installation
+            target.unlink(missing_ok=True)
+            self.app.display_warning(f"probode: native kernels not built ({error})")
+            return
+        build_data["pure_python"] = False
+        build_data["infer_tag"] = True
+        build_data["artifacts"].append(TARGET.as_posix())
+
+
+def build(source: Path, target: Path) -> None:
+    """Compile the kernels for every instruction set, and link them with the interface to XLA."""
+    if sys.platform == "win32":
+        raise RuntimeError("not supported on Windows")
+    compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
+    if compiler is None:
+        raise RuntimeError("no C++ compiler found")
+    headers = _xla_headers()
+    sets: dict[str, str] = INSTRUCTION_SETS if platform.machine() in ("x86_64", "AMD64") else {}
+    with tempfile.TemporaryDirectory() as folder:
+        objects = []
+
+        def compile_one(name: str, file: str, *flags: str) -> None:
+            objects.append(str(Path(folder) / f"{name}.o"))
+            _run(compiler, *FLAGS, *flags, "-c", str(source / file), "-o", objects[-1])
+
+        compile_one("baseline", "kernels.cc", "-DPROBODE_ISA=baseline")
+        for name, architecture in sets.items():
+            compile_one(name, "kernels.cc", f"-DPROBODE_ISA={name}", f"-march={architecture}")
+        defines = [f"-DPROBODE_WITH_{name.upper()}" for name in sets]
+        compile_one("module", "module.cc", *defines, f"-I{headers}")
+        built = Path(folder) / target.name
+        _run(compiler, "-shared", "-o", str(built), *objects)
+        # In one move: a process that has the old library loaded keeps it.
+        shutil.copy(built, target.with_suffix(".new"))
+        target.with_suffix(".new").replace(target)
+
+
+def _xla_headers() -> Path:
+    import jaxlib
+
+    headers = Path(jaxlib.__file__).parent / "include"
+    if not (headers / "xla" / "ffi" / "api" / "ffi.h").exists():
+        raise RuntimeError(f"jaxlib {jaxlib.__version__} ships no FFI headers")
+    return headers
+
+
+def _run(*command: str) -> None:
+    outcome = subprocess.run(command, capture_output=True, text=True, check=False)
+    if outcome.returncode:
+        raise RuntimeError(f"{Path(command[0]).name} failed:\n{outcome.stderr[-2000:]}")

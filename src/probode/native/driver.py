@@ -1,0 +1,213 @@
+"""Driving the native kernels from compiled loops, or from Python with what only it can evaluate."""
+
+import ctypes
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from probode import loop
+from probode.compile import compiled
+from probode.control import PControl
+from probode.initial import Initialization
+from probode.loop import Rows, Solve
+from probode.native.layout import layout_of, pack, settings
+from probode.native.library import load
+from probode.problem import Field
+from probode.smooth import Marginals
+from probode.status import Status
+from probode.step import Method
+
+CHUNK_SECONDS = 0.2
+"""How long a chunk of steps may take: the kernel looks at the clock itself."""
+
+
+class NativeChunk(NamedTuple):
+    """A chunk of steps in the memory of the kernels; ``rows`` are views of it."""
+
+    rows: Rows
+    steps: int
+    buffer: np.ndarray
+    settings: np.ndarray
+
+
+class _ToBegin:
+    """What can be said of a solve that has not begun."""
+
+    status = Status.RUNNING.value
+
+    class counts:
+        """No attempt yet."""
+
+        attempted = 0
+
+
+class Carry(NamedTuple):
+    """A solve between two chunks: as a vector (``None``: not begun), and as an object."""
+
+    vector: np.ndarray | None
+    solve: Any
+
+
+NOT_BEGUN = Carry(None, _ToBegin)
+
+Fill = Callable[[Carry, int, int], tuple[Carry, NativeChunk]]
+"""``(carry, attempts, wanted)`` to the solve after the chunk, and the chunk."""
+
+
+def compiled_steps(
+    method: Method,
+    initialization: Initialization,
+    field: Field,
+    control: Any,
+    t0: Any,
+    t1: Any,
+    y0: Any,
+    capacity: int,
+) -> Fill:
+    """Chunks of at most ``capacity`` steps in compiled loops, with a traced vector field.
+
+    With ``capacity`` zero no step is kept: memory for the current state only.
+    """
+
+    def fill(carry: Carry, attempts: int, wanted: int) -> tuple[Carry, NativeChunk]:
+        keep = min(wanted, capacity) if capacity else wanted
+        last = int(carry.solve.counts.attempted) + attempts
+        given = settings(method, control, t1, capacity > 0, keep, last, CHUNK_SECONDS)
+        if carry.vector is None:
+            outcome = _begin_and_step(
+                method, initialization, capacity, field, control, given, t0, t1, y0
+            )
+        else:
+            outcome = _step(method, capacity, field, given, carry.vector)
+        vector, buffer = (np.asarray(x) for x in outcome)
+        return _after(method, vector, buffer, given)
+
+    return fill
+
+
+def python_steps(
+    method: Method,
+    function: Callable[[float, np.ndarray], np.ndarray],
+    jacobian: Callable[[float, np.ndarray, np.ndarray], np.ndarray] | None,
+    control: Any,
+    t1: float,
+    capacity: int,
+) -> Fill:
+    """Chunks of steps with a vector field that only Python can evaluate."""
+    library, layout = load(), layout_of(method)
+    assert library is not None
+    f = np.empty(layout.d)
+    matrix = np.empty((layout.d, layout.d) if method.jacobian == "full" else layout.d)
+
+    def fill(carry: Carry, attempts: int, wanted: int) -> tuple[Carry, NativeChunk]:
+        assert carry.vector is not None
+        vector, buffer = carry.vector.copy(), np.empty((capacity + 1) * layout.row)
+        last = int(carry.solve.counts.attempted) + attempts
+        given = settings(method, control, t1, True, min(wanted, capacity), last, CHUNK_SECONDS)
+        open_chunk, advance = library.probode_open, library.probode_advance
+        memory = [ctypes.c_void_p(x.ctypes.data) for x in (given, vector, buffer, f, matrix)]
+        y = vector[1 : 1 + layout.d]
+        go = open_chunk(*memory[:3])
+        while go:
+            t = float(vector[0])
+            f[:] = slope = function(t, y)
+            if jacobian is not None:
+                value = jacobian(t, y, slope)
+                matrix[...] = np.diagonal(value) if value.ndim > matrix.ndim else value
+            go = advance(*memory)
+        return _after(method, vector, buffer, given)
+
+    return fill
+
+
+def _after(
+    method: Method, vector: np.ndarray, buffer: np.ndarray, given: np.ndarray
+) -> tuple[Carry, NativeChunk]:
+    layout = layout_of(method)
+    steps = layout.steps(vector)
+    chunk = NativeChunk(layout.rows(buffer, steps), steps, buffer, given)
+    return Carry(vector, layout.solve(vector)), chunk
+
+
+def packed(method: Method, solve: Solve) -> Carry:
+    """A solve that was begun elsewhere."""
+    vector = np.array(pack(method, solve))
+    return Carry(vector, layout_of(method).solve(vector))
+
+
+def smooth_chunk(
+    method: Method, chunk: NativeChunk, last: np.ndarray
+) -> tuple[Marginals, np.ndarray]:
+    """Smooth the rows of a chunk, given the smoothed row after its last step, as a vector.
+
+    Returns all smoothed rows, and row 0 as a vector.
+    """
+    library, layout = load(), layout_of(method)
+    assert library is not None
+    out = np.empty((chunk.steps + 1, layout.marginal))
+    out[-1] = last
+    library.probode_smooth(
+        ctypes.c_void_p(chunk.settings.ctypes.data),
+        ctypes.c_void_p(chunk.buffer.ctypes.data),
+        ctypes.c_long(chunk.steps),
+        ctypes.c_void_p(out.ctypes.data),
+    )
+    return layout.marginals(out), out[0]
+
+
+@compiled(0, 1, 2)
+def _begin_and_step(
+    method: Method,
+    initialization: Initialization,
+    capacity: int,
+    field: Field,
+    control: PControl,
+    given: Array,
+    t0: Array,
+    t1: Array,
+    y0: Array,
+) -> tuple[Array, Array]:
+    solve = loop.begin(method, initialization, field, control, t0, t1, y0)
+    return _loop(method, capacity, field, given, pack(method, solve))
+
+
+@compiled(0, 1)
+def _step(
+    method: Method, capacity: int, field: Field, given: Array, state: Array
+) -> tuple[Array, Array]:
+    return _loop(method, capacity, field, given, state)
+
+
+def _loop(
+    method: Method, capacity: int, field: Field, given: Array, state: Array
+) -> tuple[Array, Array]:
+    """Evaluate and step until the kernel says stop. Returns the state and the rows, as vectors."""
+    layout = layout_of(method)
+    out = (
+        jax.ShapeDtypeStruct((layout.state,), jnp.float64),
+        jax.ShapeDtypeStruct(((capacity + 1) * layout.row,), jnp.float64),
+        jax.ShapeDtypeStruct((), jnp.bool_),
+    )
+    # Aliases: the state and the rows are changed where they are.
+    open_chunk = jax.ffi.ffi_call("probode_xla_open", out, input_output_aliases={1: 0})
+    advance = jax.ffi.ffi_call("probode_xla_advance", out, input_output_aliases={1: 0, 2: 1})
+
+    def body(carry: Any) -> Any:
+        state, rows, _ = carry
+        f, jacobian = _evaluate(method, field, state[0], state[1 : 1 + layout.d])
+        return advance(given, state, rows, f, jacobian)
+
+    state, rows, _ = jax.lax.while_loop(lambda carry: carry[2], body, open_chunk(given, state))
+    return state, rows
+
+
+def _evaluate(method: Method, field: Field, t: Array, y: Array) -> tuple[Array, Array]:
+    if method.jacobian == "full":
+        return field.jacobian(t, y)
+    if method.jacobian == "diagonal":
+        return field.jacobian_diagonal(t, y)
+    return field(t, y), jnp.zeros(0)

@@ -1,0 +1,172 @@
+"""How a solve lies in memory for the kernels: vectors of doubles, as in ``src/layout.hpp``."""
+
+from functools import lru_cache
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from probode.control import ConstantStep, Control, ControlState, GridSteps, PControl, PIControl
+from probode.diffusion import Evidence
+from probode.loop import Counts, Rows, Solve
+from probode.smooth import Marginals
+from probode.status import Status
+from probode.step import Method, State
+from probode.structure import BlockDiagonal, Dense, Isotropic
+
+_STRUCTURES = {Isotropic: 0.0, BlockDiagonal: 1.0, Dense: 2.0}
+_JACOBIANS = {"none": 0.0, "diagonal": 1.0, "full": 2.0}
+
+
+class Layout:
+    """Sizes of the vectors of a method."""
+
+    def __init__(self, method: Method) -> None:
+        structure, diffusion = method.structure, method.diffusion
+        self.n, self.d = structure.n, structure.d
+        self.multivariate = diffusion.multivariate
+        self.scale_per_component = diffusion.varies_by_component
+        self.scales = self.d if diffusion.varies_by_component else 1
+        self.sums = self.d if diffusion.multivariate else 1
+        self.factor_shape = structure.factor_shape
+        self.mean = self.n * self.d
+        self.factor = int(np.prod(self.factor_shape))
+        self.marginal = self.mean + self.factor
+        self.row = 2 + self.scales + self.marginal
+        self.row_offset = 1 + self.mean + 11 + 3 * self.sums
+        self.state = self.row_offset + self.row
+        self.head = np.array(
+            [
+                _STRUCTURES[type(structure)],
+                self.n,
+                self.d,
+                _JACOBIANS[method.jacobian],
+                diffusion.fixed,
+                diffusion.multivariate,
+            ]
+        )
+        prior, one = method.prior, jnp.ones(())
+        self.tables = np.concatenate(
+            [
+                prior.transition.ravel(),
+                prior.noise_factor.ravel(),
+                np.asarray(prior.coordinates(one)),
+            ]
+        )
+
+    def rows(self, buffer: Any, count: int) -> Rows:
+        """Rows ``0..count`` of a buffer, as views."""
+        table = buffer.reshape(-1, self.row)[: count + 1]
+        scale = table[:, 2 : 2 + self.scales]
+        at = 2 + self.scales
+        return Rows(
+            table[:, 0],
+            table[:, 1],
+            scale if self.scale_per_component else scale[:, 0],
+            table[:, at : at + self.mean].reshape(-1, self.n, self.d),
+            table[:, at + self.mean :].reshape(-1, *self.factor_shape),
+        )
+
+    def marginals(self, table: Any) -> Marginals:
+        """Smoothed rows of a table, as views."""
+        return Marginals(
+            table[:, : self.mean].reshape(-1, self.n, self.d),
+            table[:, self.mean :].reshape(-1, *self.factor_shape),
+        )
+
+    def steps(self, state: np.ndarray) -> int:
+        """Steps accepted in the current chunk."""
+        return int(state[1 + self.mean + 8])
+
+    def solve(self, state: Any) -> Solve:
+        """A solve from its vector, as views."""
+        numbers = state[1 + self.mean : self.row_offset]
+        integer: Any = np.int64
+        flag: Any = np.bool_
+        step, error, control_accepted, rejected, status, attempted, accepted, reference = numbers[
+            :8
+        ]
+        sums = numbers[11:].reshape(3, self.sums)
+        squares, log_det, terms = sums if self.multivariate else sums[:, 0]
+        row = self.rows(state[self.row_offset :], 0)
+        return Solve(
+            state=State(row.t[0], row.h[0], row.mean[0], row.factor[0]),
+            scale=row.scale[0],
+            control=ControlState(step, error, integer(control_accepted), flag(rejected)),
+            evidence=Evidence(numbers[10], squares, log_det, terms, self.d, self.multivariate),
+            counts=Counts(integer(attempted), integer(accepted)),
+            status=integer(status),
+            reference=reference,
+        )
+
+
+@lru_cache(maxsize=256)
+def layout_of(method: Method) -> Layout:
+    """The layout of a method, computed once."""
+    return Layout(method)
+
+
+def settings(
+    method: Method,
+    control: Control,
+    t1: Any,
+    keep: bool,
+    wanted: int,
+    last_attempt: int,
+    seconds: float,
+) -> np.ndarray:
+    """What does not change within a chunk of steps."""
+    layout = layout_of(method)
+    numbers = np.zeros(20)
+    numbers[1:6] = (*_CODES, t1)
+    numbers[13:17] = wanted, last_attempt, seconds, keep
+    tolerances = np.empty((2, layout.d))
+    grid = np.zeros(0)
+    if isinstance(control, PControl):
+        numbers[6:11] = (
+            control.rho,
+            control.eta_min,
+            control.eta_max,
+            control.min_step,
+            control.max_step,
+        )
+        tolerances[0], tolerances[1] = control.rtol, control.atol
+        if isinstance(control, PIControl):
+            numbers[0], numbers[11], numbers[12] = 1, control.integral, control.proportional
+    elif isinstance(control, ConstantStep):
+        numbers[0], numbers[17], numbers[18] = 2, control.start, control.size
+    elif isinstance(control, GridSteps):
+        grid = np.asarray(control.grid)
+        numbers[0], numbers[19] = 3, grid.size
+    return np.concatenate([layout.head, numbers, tolerances.ravel(), layout.tables, grid])
+
+
+_CODES = (Status.RUNNING, Status.SUCCESS, Status.STEP_TOO_SMALL, Status.NOT_FINITE)
+
+
+def pack(method: Method, solve: Solve) -> Array:
+    """A solve as one vector (its prediction is filled in by the kernel)."""
+    control, evidence = solve.control, solve.evidence
+    parts = [
+        jnp.zeros(1 + layout_of(method).mean),
+        control.h,
+        control.error,
+        control.accepted,
+        control.rejected,
+        solve.status,
+        solve.counts.attempted,
+        solve.counts.accepted,
+        solve.reference,
+        jnp.zeros(2),
+        evidence.steps,
+        evidence.squares,
+        evidence.log_det,
+        evidence.terms,
+        solve.state.t,
+        solve.state.h,
+        solve.scale,
+        solve.state.mean,
+        solve.state.factor,
+    ]
+    return jnp.concatenate([jnp.ravel(part).astype(float) for part in parts])

@@ -1,0 +1,21 @@
+// The kernels by instruction set: the same source is compiled once for each.
+#pragma once
+
+namespace probode {
+
+struct Kernels {
+  bool (*open)(const double* settings, double* state, double* rows);
+  bool (*advance)(const double* settings, double* state, double* rows, const double* f,
+                  const double* jacobian);
+  void (*smooth)(const double* settings, const double* rows, long count, double* out);
+};
+
+namespace baseline { extern const Kernels kernels; }
+#if defined(PROBODE_WITH_AVX2)
+namespace avx2 { extern const Kernels kernels; }
+#endif
+#if defined(PROBODE_WITH_AVX512)
+namespace avx512 { extern const Kernels kernels; }
+#endif
+
+}  // namespace probode

@@ -1,0 +1,119 @@
+// How a solve lies in memory: three vectors of doubles, shared with `layout.py`.
+//
+// settings   what does not change within a chunk of steps
+// state      what a step changes; begins with what the vector field needs: (t_next, y_predicted)
+// rows       one row per accepted step: (t, h, scale, mean, factor)
+#pragma once
+
+namespace probode {
+namespace PROBODE_ISA {
+
+enum Structure { kIsotropic = 0, kBlockDiagonal = 1, kDense = 2 };
+enum Control { kProportional = 0, kIntegral = 1, kConstantStep = 2, kGrid = 3 };
+enum JacobianKind { kNone = 0, kDiagonal = 1, kFull = 2 };
+
+struct Settings {
+  Structure structure;
+  int n, d;
+  JacobianKind jacobian;
+  Control control;
+  bool fixed, multivariate, keep;
+  double t1, rho, eta_min, eta_max, min_step, max_step, integral, proportional;
+  long wanted, last_attempt;
+  double seconds;
+  int running, success, step_too_small, not_finite;
+  double start, size;  // of constant steps
+  long points;         // of a grid
+  const double *rtol, *atol, *transition, *noise, *weights, *grid;
+
+  explicit Settings(const double* x) {
+    structure = static_cast<Structure>(static_cast<int>(x[0]));
+    n = static_cast<int>(x[1]);
+    d = static_cast<int>(x[2]);
+    jacobian = static_cast<JacobianKind>(static_cast<int>(x[3]));
+    fixed = x[4] != 0.0;
+    multivariate = x[5] != 0.0;
+    control = static_cast<Control>(static_cast<int>(x[6]));
+    running = static_cast<int>(x[7]);
+    success = static_cast<int>(x[8]);
+    step_too_small = static_cast<int>(x[9]);
+    not_finite = static_cast<int>(x[10]);
+    t1 = x[11];
+    rho = x[12];
+    eta_min = x[13];
+    eta_max = x[14];
+    min_step = x[15];
+    max_step = x[16];
+    integral = x[17];
+    proportional = x[18];
+    wanted = static_cast<long>(x[19]);
+    last_attempt = static_cast<long>(x[20]);
+    seconds = x[21];
+    keep = x[22] != 0.0;
+    start = x[23];
+    size = x[24];
+    points = static_cast<long>(x[25]);
+    rtol = x + 26;
+    atol = rtol + d;
+    transition = atol + d;
+    noise = transition + n * n;
+    weights = noise + n * n;
+    grid = weights + n;
+  }
+
+  int order() const { return n - 1; }
+  int scales() const { return multivariate && !fixed ? d : 1; }  // process noises per step
+  int sums() const { return multivariate ? d : 1; }              // numbers per sum of the evidence
+  long state_size() const { return static_cast<long>(n) * d; }
+  // A block is what one decomposition deals with: `width` components of the `n` derivatives.
+  int blocks() const { return structure == kBlockDiagonal ? d : 1; }
+  int width() const { return structure == kDense ? d : 1; }
+  int block_size() const { return n * width(); }
+  long factor_size() const { return static_cast<long>(blocks()) * block_size() * block_size(); }
+  long row_size() const { return 2 + scales() + state_size() + factor_size(); }
+};
+
+// A row: where a step ended.
+struct Row {
+  double* t;
+  double* h;
+  double* scale;
+  double* mean;
+  double* factor;
+
+  Row(const Settings& s, double* x)
+      : t(x), h(x + 1), scale(x + 2), mean(scale + s.scales()), factor(mean + s.state_size()) {}
+};
+
+struct State {
+  double* predicted;  // (n, d), its first row is where the vector field is evaluated next
+  double *t_next, *step, *error, *control_accepted, *rejected, *status, *attempted, *accepted;
+  double *reference, *count, *deadline;
+  double *evidence_steps, *squares, *log_det, *terms;
+  Row row;
+
+  State(const Settings& s, double* x) : row(s, x + row_offset(s)) {
+    t_next = x;
+    predicted = x + 1;
+    double* rest = predicted + s.state_size();
+    step = rest;
+    error = rest + 1;
+    control_accepted = rest + 2;
+    rejected = rest + 3;
+    status = rest + 4;
+    attempted = rest + 5;
+    accepted = rest + 6;
+    reference = rest + 7;
+    count = rest + 8;
+    deadline = rest + 9;
+    evidence_steps = rest + 10;
+    squares = rest + 11;
+    log_det = squares + s.sums();
+    terms = log_det + s.sums();
+  }
+
+  static long row_offset(const Settings& s) { return 1 + s.state_size() + 11 + 3L * s.sums(); }
+};
+
+}  // namespace PROBODE_ISA
+}  // namespace probode

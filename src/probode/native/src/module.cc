@@ -1,0 +1,85 @@
+// What Python sees: handlers for XLA's foreign function interface, and plain functions for ctypes.
+#include <cstdint>
+#include <cstring>
+
+#include "kernels.hpp"
+#include "xla/ffi/api/ffi.h"
+
+namespace ffi = xla::ffi;
+using Vector = ffi::Buffer<ffi::F64>;
+using VectorResult = ffi::ResultBuffer<ffi::F64>;
+using FlagResult = ffi::ResultBuffer<ffi::PRED>;
+
+namespace probode {
+namespace {
+
+const Kernels& chosen() {
+#if defined(PROBODE_WITH_AVX512)
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("fma"))
+    return avx512::kernels;
+#endif
+#if defined(PROBODE_WITH_AVX2)
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return avx2::kernels;
+#endif
+  return baseline::kernels;
+}
+
+const Kernels& kernels() {
+  static const Kernels& best = chosen();
+  return best;
+}
+
+// The state and the rows are changed where they are when XLA could alias them, copied when not.
+template <typename Buffer, typename Result>
+double* in_place(const Buffer& from, Result& to) {
+  double* target = to->typed_data();
+  if (target != from.typed_data())
+    std::memcpy(target, from.typed_data(), sizeof(double) * from.element_count());
+  return target;
+}
+
+ffi::Error Open(Vector settings, Vector state, VectorResult state_out, VectorResult rows_out,
+                FlagResult go) {
+  double* x = in_place(state, state_out);
+  go->typed_data()[0] = kernels().open(settings.typed_data(), x, rows_out->typed_data());
+  return ffi::Error::Success();
+}
+
+ffi::Error Advance(Vector settings, Vector state, Vector rows, Vector f, Vector jacobian,
+                   VectorResult state_out, VectorResult rows_out, FlagResult go) {
+  double* x = in_place(state, state_out);
+  double* kept = in_place(rows, rows_out);
+  go->typed_data()[0] = kernels().advance(settings.typed_data(), x, kept, f.typed_data(),
+                                          jacobian.typed_data());
+  return ffi::Error::Success();
+}
+
+}  // namespace
+}  // namespace probode
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(probode_xla_open, probode::Open,
+                              ffi::Ffi::Bind().Arg<Vector>().Arg<Vector>().Ret<Vector>().Ret<Vector>()
+                                  .Ret<ffi::Buffer<ffi::PRED>>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(probode_xla_advance, probode::Advance,
+                              ffi::Ffi::Bind().Arg<Vector>().Arg<Vector>().Arg<Vector>().Arg<Vector>()
+                                  .Arg<Vector>().Ret<Vector>().Ret<Vector>()
+                                  .Ret<ffi::Buffer<ffi::PRED>>());
+
+extern "C" {
+
+int probode_open(const double* settings, double* state, double* rows) {
+  return probode::kernels().open(settings, state, rows);
+}
+
+int probode_advance(const double* settings, double* state, double* rows, const double* f,
+                    const double* jacobian) {
+  return probode::kernels().advance(settings, state, rows, f, jacobian);
+}
+
+// The smoothed row `count` is given in `out`.
+void probode_smooth(const double* settings, const double* rows, long count, double* out) {
+  probode::kernels().smooth(settings, rows, count, out);
+}
+
+}

@@ -1,0 +1,224 @@
+// The smoother: backward kernels and marginals, row by row from the end of a chunk.
+//
+// The same formulas as `smooth.py`, where they are explained.
+#pragma once
+
+#include "filter.hpp"
+
+namespace probode {
+namespace PROBODE_ISA {
+
+// A smoothed row: (mean, factor); time and coordinates are those of the filter's row.
+struct Marginal {
+  double* mean;
+  double* factor;
+  Marginal(const Settings& s, double* x) : mean(x), factor(x + s.state_size()) {}
+};
+
+inline long marginal_size(const Settings& s) { return s.state_size() + s.factor_size(); }
+
+// The kernel of one block: p(x | x⁺) with gain Gᵀ, and the rows of the factor of its covariance.
+struct BlockKernel {
+  double* gain_transposed;  // D rows of length row_length(D)
+  const double* rest;       // `rest_rows` rows of length `rest_length`, upper triangular
+  int rest_rows, rest_length;
+};
+
+// Decompose
+//
+//   [ R Ãᵀ    R ]        columns  x⁺ | x          Gᵀ = R11⁻¹ R12
+//   [ s R_Q   0 ]                                  Cov(x | x⁺) = R22ᵀ R22
+template <int fixed_width>
+BlockKernel backward_block(int n, int width, const double* factor, const double* change,
+                                  const double* scale, const Settings& s, Scratch& scratch,
+                                  double* gain) {
+  const int w = fixed_width ? fixed_width : width;
+  const int size = n * w, columns = 2 * size, length = row_length(columns);
+  const int stride = row_length(size);
+  double* stack = room(scratch.stack, static_cast<size_t>(2 * size) * length);
+  double* reflector = room(scratch.reflector, 2 * size);
+  double* squares = room(scratch.vectors, size);
+  std::fill(squares, squares + size, 0.0);
+
+  double* matrix = room(scratch.small_matrix, static_cast<size_t>(size) * stride);
+  std::memset(matrix, 0, sizeof(double) * static_cast<size_t>(size) * stride);
+  for (int j = 0; j < n; ++j)
+    for (int i = 0; i <= j; ++i)
+      for (int k = 0; k < w; ++k)
+        matrix[static_cast<long>(j * w + k) * stride + i * w + k] =
+            s.transition[i * n + j] * change[j * w];
+
+  int full = 0;
+  for (int r = 0; r < size; ++r) {
+    const double* row = factor + static_cast<long>(r) * size;
+    if (is_zero(row, size)) continue;
+    double* out = stack + static_cast<long>(full++) * length;
+    combine(out, nullptr, row, matrix, stride, size, stride);
+    for (int c = 0; c < size; ++c) squares[c] += out[c] * out[c];
+    for (int c = 0; c < size; ++c) out[size + c] = row[c] * change[c];
+    for (int c = columns; c < length; ++c) out[c] = 0.0;
+  }
+  bool resolved = true;
+  std::memset(stack + static_cast<long>(full) * length, 0,
+              sizeof(double) * static_cast<size_t>(size) * length);
+  for (int i = 0; i < n; ++i)
+    for (int k = 0; k < w; ++k) {
+      double* out = stack + static_cast<long>(full + i * w + k) * length;
+      for (int j = i; j < n; ++j) out[j * w + k] = scale[k] * s.noise[i * n + j];
+      const double pivot = std::fabs(out[i * w + k]);
+      resolved = resolved && pivot >= 10.0 * kEpsilon * std::sqrt(squares[i * w + k]);
+    }
+  if (!resolved) {  // rounding hides the noise: x⁺ = A x, and the kernel is A⁻¹
+    std::fill(gain, gain + static_cast<long>(size) * stride, 0.0);
+    for (int i = 0; i < n; ++i)
+      for (int j = i; j < n; ++j)
+        for (int k = 0; k < w; ++k)
+          gain[static_cast<long>(j * w + k) * stride + i * w + k] =
+              ((i + j) % 2 ? -1.0 : 1.0) * s.transition[i * n + j];
+    return {gain, stack, 0, length};
+  }
+  for (int c = 0; c < size; ++c)
+    reflect(stack, length, c, full + c + 1, c, columns, reflector);
+  for (int c = 0; c + 1 < full; ++c)
+    reflect(stack, length, size + c, size + full, size + c, columns, reflector);
+
+  // Gᵀ = R11⁻¹ R12, row by row from the last: pivot * row + Σ_e R11_re gain_e = R12 row.
+  double* weights = room(scratch.vectors, size);
+  for (int r = size - 1; r >= 0; --r) {
+    const double* row = stack + static_cast<long>(r) * length;
+    double* out = gain + static_cast<long>(r) * stride;
+    const double inverse = row[r] == 0.0 ? 0.0 : 1.0 / row[r];  // a zero pivot: a zero component
+    for (int e = r + 1; e < size; ++e) weights[e] = -row[e] * inverse;
+    for (int c = 0; c < size; ++c) out[c] = row[size + c] * inverse;
+    for (int c = size; c < stride; ++c) out[c] = 0.0;
+    combine(out, out, weights + r + 1, gain + static_cast<long>(r + 1) * stride, stride,
+            size - r - 1, stride);
+  }
+  return {gain, stack + static_cast<long>(size) * length + size, full, length};
+}
+
+// Right factor of G P⁺ Gᵀ + Cov(x | x⁺); `change` rescales the columns of the factor of P⁺,
+// `back` those of the result (numbers per column).
+inline void marginalize_block(int size, const BlockKernel& kernel, const double* after,
+                              const double* change, const double* back, Scratch& scratch,
+                              double* out) {
+  const int length = row_length(size);
+  thread_local std::vector<double> memory;
+  double* stack = room(memory, static_cast<size_t>(2 * size) * length);
+  double* reflector = room(scratch.reflector, 2 * size);
+  double* weights = room(scratch.vectors, size);
+  int full = 0;
+  for (int r = 0; r < size; ++r) {
+    const double* row = after + static_cast<long>(r) * size;
+    if (is_zero(row, size)) continue;
+    for (int e = r; e < size; ++e) weights[e] = row[e] * change[e];
+    combine(stack + static_cast<long>(full++) * length, nullptr, weights + r,
+            kernel.gain_transposed + static_cast<long>(r) * length, length, size - r, length);
+  }
+  const int rest = std::min(kernel.rest_rows, size);
+  for (int r = 0; r < rest; ++r) {
+    double* row = stack + static_cast<long>(full + r) * length;
+    std::fill(row, row + length, 0.0);
+    const double* from = kernel.rest + static_cast<long>(r) * kernel.rest_length;
+    for (int c = r; c < size; ++c) row[c] = from[c];
+  }
+  const int total = full + rest;
+  for (int c = 0; c < std::min(size, total); ++c)
+    reflect(stack, length, c, full + std::min(c + 1, rest), c, size, reflector);
+  std::fill(out, out + static_cast<long>(size) * size, 0.0);
+  for (int r = 0; r < std::min(size, total); ++r)
+    for (int c = r; c < size; ++c)
+      out[static_cast<long>(r) * size + c] = stack[static_cast<long>(r) * length + c] * back[c];
+}
+
+inline BlockKernel backward_block(int n, int width, const double* factor, const double* change,
+                                  const double* scale, const Settings& s, Scratch& scratch,
+                                  double* gain) {
+  switch (width) {
+    case 1: return backward_block<1>(n, width, factor, change, scale, s, scratch, gain);
+    case 2: return backward_block<2>(n, width, factor, change, scale, s, scratch, gain);
+    case 3: return backward_block<3>(n, width, factor, change, scale, s, scratch, gain);
+    case 4: return backward_block<4>(n, width, factor, change, scale, s, scratch, gain);
+    default: return backward_block<0>(n, width, factor, change, scale, s, scratch, gain);
+  }
+}
+
+// Smooth the row `left` (filtered), given the next one smoothed.
+inline void smooth_row(const Settings& s, const Row& left, const Row& right_row,
+                       const Marginal& right, Marginal out, Scratch& scratch) {
+  const int n = s.n, d = s.d, w = s.width(), size = s.block_size(), stride = row_length(size);
+  const double h = *right_row.t - *left.t;
+  if (h == 0.0) {
+    std::memcpy(out.mean, right.mean, sizeof(double) * marginal_size(s));
+    return;
+  }
+  thread_local std::vector<double> memory;
+  double* gain = room(memory, static_cast<size_t>(size) * stride + 3 * size);
+  double* change = gain + static_cast<long>(size) * stride;
+  double *after = change + size, *back = after + size;
+  double coords[kMaxDerivatives], ratio[kMaxDerivatives];
+  coordinates(s, h, coords);
+  powers(*left.h / h, n, ratio);
+  spread(ratio, n, w, change);
+  powers(*right_row.h / h, n, ratio);
+  spread(ratio, n, w, after);
+  powers(h / *left.h, n, ratio);
+  spread(ratio, n, w, back);
+
+  double* difference = room(scratch.small, s.state_size() + d);
+  double* scale = difference + s.state_size();
+  predict_mean(s, left.mean, coords, difference);
+  for (int i = 0; i < n; ++i)
+    for (int k = 0; k < d; ++k) {
+      double& x = difference[static_cast<long>(i) * d + k];
+      x = (right.mean[static_cast<long>(i) * d + k] - x) / coords[i];
+    }
+  double rounding = 0.0;
+  for (int k = 0; k < d; ++k) {
+    const double noise = right_row.scale[s.scales() == 1 ? 0 : k];
+    // A step adds at least the rounding of y.
+    const double least = s.fixed ? 0.0 : kEpsilon * std::fabs(left.mean[k] / coords[0]);
+    rounding = larger(rounding, least);
+    scale[k] = larger(noise, least);
+  }
+  if (s.structure == kIsotropic) scale[0] = larger(right_row.scale[0], rounding);
+
+  for (int block = 0; block < s.blocks(); ++block) {
+    const long offset = static_cast<long>(block) * size * size;
+    const BlockKernel kernel =
+        backward_block(n, w, left.factor + offset, change,
+                       scale + (s.structure == kIsotropic ? 0 : block * w), s, scratch, gain);
+    marginalize_block(size, kernel, right.factor + offset, after, back, scratch,
+                      out.factor + offset);
+    if (s.structure == kDense) {
+      double* pulled = room(scratch.vectors, stride);
+      combine(pulled, nullptr, difference, gain, stride, size, stride);
+      for (int i = 0; i < n; ++i)
+        for (int k = 0; k < w; ++k)
+          out.mean[i * w + k] = left.mean[i * w + k] + coords[i] * pulled[i * w + k];
+      continue;
+    }
+    const int columns = s.structure == kIsotropic ? d : 1;  // components that share the gain
+    for (int i = 0; i < n; ++i)
+      for (int k = 0; k < columns; ++k) {
+        double sum = 0.0;
+        for (int r = 0; r < n; ++r)
+          sum += gain[r * stride + i] * difference[static_cast<long>(r) * d + block + k];
+        const long at = static_cast<long>(i) * d + block + k;
+        out.mean[at] = left.mean[at] + coords[i] * sum;
+      }
+  }
+}
+
+// Smooth rows count-1 .. 0 of a chunk, given the smoothed row `count` in `out`.
+inline void smooth(const Settings& s, const double* rows, long count, double* out) {
+  Scratch& scratch = Scratch::mine();
+  double* filtered = const_cast<double*>(rows);
+  for (long i = count - 1; i >= 0; --i)
+    smooth_row(s, Row(s, filtered + i * s.row_size()), Row(s, filtered + (i + 1) * s.row_size()),
+               Marginal(s, out + (i + 1) * marginal_size(s)),
+               Marginal(s, out + i * marginal_size(s)), scratch);
+}
+
+}  // namespace PROBODE_ISA
+}  // namespace probode
