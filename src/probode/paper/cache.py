@@ -13,8 +13,10 @@ import probode
 
 Values = dict[str, Any]
 
-_OUTSIDE = ("cli", "curves", "display", "events", "export", "host", "ivp", "plotting", "progress")
-_OUTSIDE += ("scipy", "tracing", "user_problems")
+_OUTSIDE = (
+    *("cli", "curves", "display", "events", "export", "host", "ivp"),
+    *("plotting", "progress", "scipy", "tracing", "user_problems"),
+)
 """Beginnings of the names of modules that no result depends on; of ``paper`` these matter:"""
 _INSIDE = ("settings", "reference", "measure")
 

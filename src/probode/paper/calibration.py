@@ -8,7 +8,7 @@ from probode import problems
 from probode.paper.cache import Cache, Configuration, Values
 from probode.paper.measure import (
     ABOVE_REFERENCE,
-    SOLVERS,
+    build,
     chi_squared,
     chi_squared_interval,
     counts,
@@ -59,7 +59,7 @@ def compute(c: Configuration, cache: Cache) -> Values:
     ``rᵀ Cov⁻¹ r`` over the same times.
     """
     problem, truth = problems.get(c["problem"]), reference(c["problem"])
-    solver = SOLVERS[c["solver"]](c["order"], c["diffusion"])
+    solver = build(c["solver"], c["order"], c["diffusion"])
     limits = {"max_steps": c["max_steps"], "time_limit": _TIME_LIMIT}
     posterior = run(problem, solver, c["atol"], c["rtol"], **limits)
     common = {**ending(posterior), **counts(posterior), "reference_level": truth.level}

@@ -3,6 +3,7 @@
 That method is SciPy's RK45. Its right-hand side is plain Python, the fastest it can have here.
 """
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from probode import problems
 from probode.paper.cache import Cache, Configuration, Values
 from probode.paper.measure import (
     ABOVE_REFERENCE,
-    SOLVERS,
+    build,
     counts,
     ending,
     filtered,
@@ -63,7 +64,7 @@ def compute(c: Configuration, cache: Cache) -> Values:
 
 def _filter(c: Configuration) -> Values:
     problem, truth = problems.get(c["problem"]), reference(c["problem"])
-    solver = SOLVERS[c["method"]](_ORDER)
+    solver = build(c["method"], _ORDER)
     limits = {"max_steps": c["max_steps"], "time_limit": _TIME_LIMIT}
 
     def solve_once(smooth: bool = True) -> Any:
@@ -79,7 +80,7 @@ def _filter(c: Configuration) -> Values:
         smooth = name.startswith("EKS")
         error = np.asarray(view(truth.t).mean) - truth.y
         final = np.asarray(view.mean[-1]) - truth.y[-1]
-        seconds = shortest(lambda smooth=smooth: solve_once(smooth), c["repetitions"])
+        seconds = shortest(partial(solve_once, smooth), c["repetitions"])
         views[name] = _view(error, final, truth.level) | {"seconds": seconds}
     return {**common, "views": views}
 
@@ -137,7 +138,9 @@ def rows(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
         names = ("DP5",) if record["method"] == "RK45" else (f"EKF{digit}", f"EKS{digit}")
         for name in names:
             values = record["views"].get(name, nothing)
-            found.append({"algorithm": name, **shared, "rejected": record.get("rejected"), **values})
+            found.append(
+                {"algorithm": name, **shared, "rejected": record.get("rejected"), **values}
+            )
     return found
 
 

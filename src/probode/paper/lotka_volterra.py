@@ -10,7 +10,7 @@ import numpy as np
 from probode import problems
 from probode.paper.cache import Cache, Configuration, Values
 from probode.paper.measure import (
-    SOLVERS,
+    build,
     chi_squared,
     counts,
     ending,
@@ -44,7 +44,7 @@ def compute(c: Configuration, cache: Cache) -> Values:
     is an ordinary member of the sampled ones.
     """
     problem, truth = problems.get("lotka-volterra"), reference("lotka-volterra")
-    solver = SOLVERS[c["solver"]](c["order"], c["diffusion"])
+    solver = build(c["solver"], c["order"], c["diffusion"])
     posterior = run(problem, solver, c["atol"], c["rtol"], max_steps=10**5)
     at = posterior(truth.t)
     mean, std = np.asarray(at.mean), np.asarray(at.std)

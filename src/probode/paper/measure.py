@@ -1,5 +1,6 @@
 """What is measured of a solve: error, chi-squared statistic, evaluations, seconds."""
 
+import dataclasses
 import time
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,7 @@ from jaxtyping import Float
 from scipy import stats
 
 from probode.control import PControl
+from probode.diffusion import FixedDiffusion, as_diffusion
 from probode.paper.settings import FIRST_STEP
 from probode.paths import NodePath
 from probode.posterior import Gaussian, Posterior
@@ -19,12 +21,24 @@ from probode.solvers import EK0, EK1, Solver
 from probode.status import Status
 from probode.structure import Dense
 
-SOLVERS: dict[str, type[Solver]] = {"EK0": EK0, "EK1": EK1}
+_SOLVERS: dict[str, type[Solver]] = {"EK0": EK0, "EK1": EK1}
 
 COVERAGE = 0.99
 
 ABOVE_REFERENCE = 10.0
 """An error is known if it is so many times the error of the reference."""
+
+
+def build(solver: str, order: int, diffusion: str = "dynamic") -> Solver:
+    """A solver as the paper runs it.
+
+    With a fixed diffusion the paper controls steps with the running estimate of the diffusion, so
+    that is what is reproduced; the library's own default guards against its failures.
+    """
+    model = as_diffusion(diffusion)
+    if isinstance(model, FixedDiffusion):
+        model = dataclasses.replace(model, error="running")
+    return _SOLVERS[solver](order, model)
 
 
 def run(
@@ -58,7 +72,7 @@ def whitened(gaussian: Gaussian, error: Float[np.ndarray, "N d"]) -> Float[np.nd
     """
     if isinstance(gaussian.structure, Dense) and error.shape[1] > 1:
         assert not gaussian.multivariate
-        root = np.linalg.qr(np.asarray(gaussian.columns) * gaussian.spread, mode="r")
+        root: Any = np.linalg.qr(np.asarray(gaussian.columns) * gaussian.spread, mode="r")
         diagonal = np.abs(np.diagonal(root, axis1=1, axis2=2))
         regular = (diagonal > 0.0).all(1) & np.isfinite(root).all((1, 2))
         root[~regular] = np.eye(error.shape[1])

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+EXPERIMENTS = ("lotka-volterra", "van-der-pol", "calibration", "structure", "dormand-prince")
+"""In the order of the paper."""
+
 PROBLEMS = ("fitzhugh-nagumo", "lotka-volterra", "logistic", "brusselator")
 """The problems of the comparisons; the first is the main text's for calibration."""
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from probode import problems
 from probode.paper.cache import Cache, Configuration, Values
-from probode.paper.measure import SOLVERS, chi_squared, counts, ending, rank_correlation, rms, run
+from probode.paper.measure import build, chi_squared, counts, ending, rank_correlation, rms, run
 from probode.paper.reference import reference
 from probode.paper.settings import Extent
 from probode.paper.work import Batch
@@ -34,7 +34,7 @@ def compute(c: Configuration, cache: Cache) -> Values:
     deviation over time. One means that the band is wide exactly where the error is large.
     """
     problem, truth = problems.get(c["problem"]), reference(c["problem"])
-    solver = SOLVERS[c["solver"]](c["order"], c["diffusion"])
+    solver = build(c["solver"], c["order"], c["diffusion"])
     posterior = run(problem, solver, c["atol"], c["rtol"], max_steps=10**6)
     at = posterior(truth.t)
     std = np.asarray(at.std)

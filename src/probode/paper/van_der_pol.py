@@ -4,13 +4,14 @@ The text starts from ``(0, √3)``; the published run started from ``(2, 0)``. B
 """
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from probode import problems
 from probode.paper.cache import Cache, Configuration, Values
-from probode.paper.measure import SOLVERS, chi_squared, counts, ending, run, shortest
+from probode.paper.measure import build, chi_squared, counts, ending, run, shortest
 from probode.paper.reference import stiff_reference
 from probode.paper.settings import Extent
 from probode.paper.work import Batch
@@ -76,7 +77,7 @@ def _adaptive(c: Configuration, y0: tuple[float, float], cache: Cache) -> Values
     ended, counted = ending(posterior), counts(posterior)
     times: dict[str, float] = {}
     for kind, smooth in (("filter", False), ("smoother", True)):
-        seconds = shortest(lambda smooth=smooth: solve_once(smooth), c["repetitions"])
+        seconds = shortest(partial(solve_once, smooth), c["repetitions"])
         times[f"{kind}_seconds"] = seconds
         times[f"{kind}_microseconds"] = 1e6 * seconds / counted["steps"]
     at = posterior(t)
@@ -110,7 +111,7 @@ def _adaptive(c: Configuration, y0: tuple[float, float], cache: Cache) -> Values
 
 def _explicit(c: Configuration, y0: tuple[float, float]) -> Values:
     """EK0 within its budget."""
-    problem, solver = problems.van_der_pol(y0=y0), SOLVERS["EK0"](c["order"])
+    problem, solver = problems.van_der_pol(y0=y0), build("EK0", c["order"])
     limits = {"max_steps": c["max_steps"], "time_limit": _TIME_LIMIT}
     posterior = run(problem, solver, c["atol"], c["rtol"], smooth=False, **limits)
     return {**ending(posterior), **counts(posterior)}

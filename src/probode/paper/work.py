@@ -87,9 +87,7 @@ def perform(batches: Sequence[Batch], cache: Cache, processes: int, bar: Bar) ->
         _run(batch, cache, bar.set_description_str, bar.update)
 
 
-def _run(
-    batch: Batch, cache: Cache, say: Callable[[str], Any], done: Callable[[int], Any]
-) -> None:
+def _run(batch: Batch, cache: Cache, say: Callable[[str], Any], done: Callable[[int], Any]) -> None:
     for configuration in batch.configurations:
         say(configuration.experiment)
         cache.get(configuration, lambda c: compute(c, cache))
