@@ -73,8 +73,10 @@ def yes_if(condition: bool) -> Verdict:
 
 
 def percent(share: float) -> str:
-    """A share in words."""
-    return "none to compare" if np.isnan(share) else f"{100 * share:.0f} %"
+    """A share in words; near one half with a decimal, so that it is seen on which side it is."""
+    if np.isnan(share):
+        return "none to compare"
+    return f"{100 * share:.{1 if 0.49 < share < 0.51 else 0}f} %"
 
 
 def across_problems(holds: Mapping[str, bool], printed: str) -> tuple[Verdict, str]:
@@ -83,6 +85,8 @@ def across_problems(holds: Mapping[str, bool], printed: str) -> tuple[Verdict, s
     Confirmed: it holds on the printed problem and on most of the others. Differs: on the printed
     problem only, or on most others only. Else not confirmed.
     """
+    if printed not in holds:
+        return Verdict.NOT_CONFIRMED, f"nothing to compare on {printed}, the paper's problem"
     others = [name for name in holds if name != printed]
     kept = [name for name in others if holds[name]]
     most = 2 * len(kept) > len(others) or not others

@@ -12,7 +12,7 @@ from probode import plotting
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
 
-_DPI = 130
+_DPI = 120
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,9 @@ def dressed(style: Style) -> Iterator[Any]:
         "axes.axisbelow": True,
         "axes.spines.top": False,
         "axes.spines.right": False,
-        "legend.frameon": False,
+        "legend.facecolor": style.paper,
+        "legend.edgecolor": "none",
+        "legend.framealpha": 0.85,
         "font.size": 10.5,
         "axes.titlesize": 11.5,
         "lines.linewidth": 1.5,
@@ -109,6 +111,14 @@ def dressed(style: Style) -> Iterator[Any]:
     }
     with plt.rc_context(settings):
         yield plt
+
+
+def plain_ticks(axis: Any) -> None:
+    """Ticks of a logarithmic axis that covers little more than a decade: 1, 2, 5, 10, ..."""
+    ticker = plotting.pyplot().matplotlib.ticker
+    axis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter(ticker.FuncFormatter(lambda x, _: f"{x:g}"))
+    axis.set_minor_formatter(ticker.NullFormatter())
 
 
 def write(figure: Figure, records: Sequence[dict[str, Any]], folder: Path) -> Drawn:

@@ -9,7 +9,7 @@ import numpy as np
 from probode import plotting
 from probode.paper import calibration, dormand_prince
 from probode.paper.claims import percent
-from probode.paper.figures import MARKERS, Figure, Style
+from probode.paper.figures import MARKERS, Figure, Style, plain_ticks
 from probode.paper.settings import METHODS, PROBLEMS
 
 if TYPE_CHECKING:
@@ -40,8 +40,10 @@ def _draw_grid(
     rows = _of(records, problem)
     orders = sorted({row["order"] for row in rows})
     drawing, axes = plt.subplots(
-        2, len(METHODS), figsize=(15, 6.4), layout="constrained", sharex=True, sharey=True
+        2, len(METHODS), figsize=(15, 7), sharex=True, sharey=True, squeeze=False
     )
+    # A constrained layout of so many panels takes seconds.
+    drawing.subplots_adjust(0.055, 0.075, 0.99, 0.89, wspace=0.08, hspace=0.16)
     for i, view in enumerate(("filter", "smoother")):
         for j, (solver, diffusion) in enumerate(METHODS):
             panel = axes[i, j]
@@ -78,7 +80,7 @@ def _legend(drawing: Any, panel: Any, orders: list[int], style: Style) -> None:
         [], [], ls="", marker="$\\updownarrow$", color=style.ink, label="off the axis"
     )
     handles = [line[0] for line in (*lines, mark, hollow, edge)]
-    drawing.legend(handles=handles, loc="outside upper center", ncols=len(handles), fontsize=10)
+    drawing.legend(handles=handles, loc="upper center", ncols=len(handles), fontsize=10)
 
 
 def _draw_chi2(d: int, panel: Any, line: list[Row], color: str, marker: str, order: int) -> None:
@@ -133,7 +135,8 @@ def _draw_calibration(problem: str, records: Records, style: Style) -> "Drawing"
         panel.axhspan(rows[0]["chi2_low"], rows[0]["chi2_high"], color=style.band, alpha=0.22, lw=0)
         panel.axhline(d, color=style.band, lw=1)
         if k == 0:
-            panel.invert_xaxis()
+            panel.set_xticks([1e-1, 1e-4, 1e-7, 1e-10])
+            panel.set_xlim(2 * max(r["rtol"] for r in rows), min(r["rtol"] for r in rows) / 2)
     note = f"99 % interval, d = {d}"
     place = (0.03, rows[0]["chi2_high"] * 1.3)
     transform = drawing.axes[0].get_yaxis_transform()
@@ -160,6 +163,8 @@ def _draw_work_precision(problem: str, records: Records, style: Style) -> "Drawi
 def _shares(rows: list[Row]) -> str:
     """How many of the judged runs lie inside, below and above the interval."""
     judged = [row for row in rows if row["judged"]]
+    if not judged:
+        return "none to judge"
     below = np.mean([row["chi2"] < row["chi2_low"] for row in judged])
     above = np.mean([row["chi2"] > row["chi2_high"] for row in judged])
     inside = percent(1 - below - above)
@@ -194,7 +199,8 @@ def _caption_work(problem: str, records: Records) -> tuple[str, str]:
 def _draw_against(quantity: str, label: str, records: Records, style: Style) -> "Drawing":
     plt = plotting.pyplot()
     rows = dormand_prince.rows(list(records))
-    drawing, axes = plt.subplots(2, 2, figsize=(13, 9), layout="constrained", sharey=True)
+    drawing, axes = plt.subplots(2, 2, figsize=(13, 9), sharey=True)
+    drawing.subplots_adjust(0.07, 0.06, 0.985, 0.91, wspace=0.05, hspace=0.2)
     looks = {
         "EKF0": (style.palette[0], ":", "o"),
         "EKS0": (style.palette[0], "-", "o"),
@@ -218,6 +224,7 @@ def _draw_against(quantity: str, label: str, records: Records, style: Style) -> 
         level = next(r for r in rows if r["problem"] == problem)["reference_level"]
         panel.axhspan(1e-16, level, color=style.faint, alpha=0.6, lw=0)
         panel.set(xscale="log", yscale="log", ylim=(1e-15, 2.0), title=TITLES[problem])
+        plain_ticks(panel.xaxis)
         if quantity == "evaluations":
             _slope(panel, style)
     for panel in axes[1]:
@@ -228,7 +235,7 @@ def _draw_against(quantity: str, label: str, records: Records, style: Style) -> 
         axes[0, 0].plot([], [], color=c, ls=dash, marker=m, ms=5, label=name)[0]
         for name, (c, dash, m) in looks.items()
     ]
-    drawing.legend(handles=handles, loc="outside upper center", ncols=len(handles), fontsize=11)
+    drawing.legend(handles=handles, loc="upper center", ncols=len(handles), fontsize=11)
     return drawing
 
 
@@ -238,7 +245,8 @@ def _slope(panel: Any, style: Style) -> None:
     x = left * np.array([1.3, 1.3 * 10**0.75])
     y = 1e-7 * (x / x[0]) ** -6.0
     panel.plot(x, y, color=style.ink, lw=1, alpha=0.7)
-    panel.text(x[0], y[1], " rate 6", fontsize=9.5, va="bottom", ha="left")
+    middle = np.sqrt(x.prod()), np.sqrt(y.prod())
+    panel.annotate("rate 6", middle, (-6, -6), textcoords="offset points", ha="right", va="top")
 
 
 def _caption_evaluations(records: Records) -> tuple[str, str]:

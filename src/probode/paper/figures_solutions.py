@@ -54,7 +54,8 @@ def _caption_lotka_volterra(records: Records) -> tuple[str, str]:
     (r,) = records
     return (
         f"EKS1, IWP({r['order']}), {r['diffusion']} diffusion, atol {r['atol']:g}, rtol "
-        f"{r['rtol']:g}: {r['steps']} steps. On the left the band is too narrow to be seen.",
+        f"{r['rtol']:g}: {r['steps']} steps. The widest band is "
+        f"{100 * r['band_to_range']:.2g} % of the solution's range.",
         f"Rank correlation of |error| with the band: {r['pattern']:.2f}, of sampled errors "
         f"{np.median(r['sample_patterns']):.2f} (median). χ² = {r['chi2']:.2g} (2 expected).",
     )
@@ -71,7 +72,7 @@ def _draw_van_der_pol(records: Records, style: Style) -> "Drawing":
         t = curves["t"]
         for i, name in enumerate(("position", "velocity")):
             color = style.palette[i]
-            left.plot(t, curves["mean"][:, i], color=color, label=name)
+            left.plot(curves["mean_t"], curves["mean"][:, i], color=color, label=name)
             middle.semilogy(t, curves["error"][:, i], color=color, lw=1.1, label=f"error, {name}")
             std = np.where(curves["std"][:, i] > 0, curves["std"][:, i], np.nan)
             middle.semilogy(t, std, color=color, lw=1.1, ls=(0, (4, 2)), label=f"std, {name}")
@@ -87,7 +88,7 @@ def _draw_van_der_pol(records: Records, style: Style) -> "Drawing":
     rows[0, 1].set_title("Error and posterior standard deviation")
     rows[0, 2].set_title("Accepted step sizes")
     rows[0, 0].legend(loc="lower left", ncols=2, fontsize=9.5)
-    rows[0, 1].legend(loc="upper right", ncols=2, fontsize=8.5)
+    rows[0, 1].legend(loc="lower right", ncols=2, fontsize=9)
     for axes in rows[-1]:
         axes.set_xlabel("t")
     return drawing

@@ -25,7 +25,7 @@ from probode.paper.claims import Claim, Finding, Results
 from probode.paper.figures import write
 from probode.paper.report import page
 from probode.paper.settings import EXPERIMENTS, FULL, Extent
-from probode.paper.work import perform, progress_bar
+from probode.paper.work import perform, progress_bar, spread
 
 _MODULES: dict[str, Any] = {
     module.NAME: module
@@ -85,11 +85,9 @@ def run(
         for name in chosen:
             for table, rows in _MODULES[name].tables(results[name]).items():
                 _write_table(out / "data" / f"{table}.csv", rows)
-        drawn = []
-        for figure in drawn_later:
-            bar.set_description_str("figures")
-            drawn.append(write(figure, results[figure.experiment], out / "figures"))
-            bar.update(1)
+        bar.set_description_str("figures")
+        jobs = [(figure, results[figure.experiment], out / "figures") for figure in drawn_later]
+        drawn = spread(write, jobs, processes, bar)
 
     judged = [(claim, claim.examine(results)) for claim in CLAIMS]
     findings = [(claim, finding) for claim, finding in judged if finding is not None]

@@ -87,6 +87,7 @@ def _adaptive(c: Configuration, y0: tuple[float, float], cache: Cache) -> Values
     # The smallest and largest of each group, so that nothing is lost of the range.
     group = max(1, 2 * len(steps) // _MOST_STEPS)
     parts = [steps[i : i + group] for i in range(0, len(steps), group)]
+    seen = _visible(np.asarray(posterior.t), np.asarray(posterior.mean))
     return {
         **ended,
         **counted,
@@ -98,8 +99,9 @@ def _adaptive(c: Configuration, y0: tuple[float, float], cache: Cache) -> Values
         "smallest_step": float(steps.min()),
         "largest_step": float(steps.max()),
         "curves": {
+            "mean_t": np.asarray(posterior.t)[seen].tolist(),
+            "mean": np.asarray(posterior.mean)[seen].tolist(),
             "t": t.tolist(),
-            "mean": np.asarray(at.mean).tolist(),
             "error": np.abs(error).tolist(),
             "std": np.asarray(at.std).tolist(),
             "step_t": np.asarray(posterior.t)[1::group].tolist(),
@@ -107,6 +109,16 @@ def _adaptive(c: Configuration, y0: tuple[float, float], cache: Cache) -> Values
             "step_high": [float(part.max()) for part in parts],
         },
     }
+
+
+def _visible(t: np.ndarray, mean: np.ndarray) -> np.ndarray:
+    """Indices of the nodes that make a difference to a drawing of the means within ±7."""
+    shown = np.c_[t / 0.01, np.clip(mean, -8.0, 8.0) / 0.05]
+    kept = [0]
+    for n in range(1, len(t)):
+        if np.abs(shown[n] - shown[kept[-1]]).max() > 1.0:
+            kept.append(n)
+    return np.array([*kept, len(t) - 1])
 
 
 def _explicit(c: Configuration, y0: tuple[float, float]) -> Values:
@@ -151,7 +163,11 @@ def tables(records: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
         if record["kind"] == "adaptive":
             start = "-".join(f"{x:.3g}" for x in record["y0"])
             curves = record["curves"]
-            columns = ("mean", "error", "std")
+            found[f"van-der-pol-mean-from-{start}"] = [
+                {"t": t, "y1_mean": mean[0], "y2_mean": mean[1]}
+                for t, mean in zip(curves["mean_t"], curves["mean"], strict=True)
+            ]
+            columns = ("error", "std")
             found[f"van-der-pol-from-{start}"] = [
                 {"t": t}
                 | {f"y{i + 1}_{name}": curves[name][n][i] for name in columns for i in range(2)}

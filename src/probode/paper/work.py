@@ -94,6 +94,24 @@ def _run(batch: Batch, cache: Cache, say: Callable[[str], Any], done: Callable[[
         done(1)
 
 
+def spread(
+    function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], processes: int, bar: Bar
+) -> list[Any]:
+    """Results of a function for each of some arguments, shared among processes, in order."""
+    found = []
+    if processes == 1 or len(arguments) == 1:
+        for one in arguments:
+            found.append(function(*one))
+            bar.update(1)
+        return found
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, context) as pool:
+        for result in pool.map(function, *zip(*arguments, strict=True)):
+            found.append(result)
+            bar.update(1)
+    return found
+
+
 _messages: Any = None
 """In a worker: where it reports what it has done."""
 
