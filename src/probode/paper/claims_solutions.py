@@ -170,7 +170,7 @@ def _explicit_rule(f: Figures) -> Finding:
     if silent:
         return Finding(Verdict.DIFFERS, "; ".join(ends), "stopped without a message")
     needed = min(run["steps"] * 6.3 / max(run["t_reached"], 1e-300) for run in runs)
-    reason = f"steps are limited by stability: at this pace {needed:.0e} or more would be needed"
+    reason = f"stopped with a message; at this pace {needed:.0e} steps or more would be needed"
     return Finding(Verdict.CONFIRMED, "; ".join(ends), reason)
 
 

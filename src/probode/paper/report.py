@@ -93,13 +93,18 @@ def _tally(findings: Sequence[tuple[Claim, Finding]]) -> str:
 def _table(findings: Sequence[tuple[Claim, Finding]]) -> str:
     rows = "".join(
         f"<tr><td>{escape(claim.statement)}<small>{escape(claim.place)}</small></td>"
-        f"<td>{escape(finding.measured)}</td>"
+        f"<td>{_lines(finding.measured)}</td>"
         f'<td><b class="{_CLASSES[finding.verdict]}">{_SIGNS[finding.verdict]} '
         f"{finding.verdict.value}</b><small>{escape(finding.reason)}</small></td></tr>"
         for claim, finding in findings
     )
     head = "<tr><th>The paper says</th><th>We measured</th><th>Verdict, and why</th></tr>"
     return f'<div class="scroll"><table><thead>{head}</thead><tbody>{rows}</tbody></table></div>'
+
+
+def _lines(text: str) -> str:
+    """Figures of several problems, one below the other."""
+    return "<br>".join(escape(part) for part in text.split("; "))
 
 
 def _section(name: str, title: str, drawn: Sequence[Drawn]) -> str:
