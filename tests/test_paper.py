@@ -17,8 +17,8 @@ import probode
 from probode import EK0, EK1, problems
 from probode.cli import main
 from probode.paper import (
-    claims_comparisons,
     claims_solutions,
+    claims_work,
     measure,
     pipeline,
     reference,
@@ -222,12 +222,12 @@ def test_fitted_rate_of_a_power_law_with_a_stability_limit():
     evaluations = np.r_[300.0, 301.0, 302.0, 10 ** np.linspace(2.6, 3.6, 6)]
     error = np.r_[1e-4, 1e-5, 1e-6, 1e10 * evaluations[3:] ** -6.0]
     points = np.log10(np.c_[evaluations, error])
-    assert claims_comparisons.fitted_line(points).rate == pytest.approx(6.0)
+    assert claims_work.fitted_line(points).rate == pytest.approx(6.0)
 
 
 def test_evaluations_at_an_error_between_two_points():
     points = np.array([[2.0, -2.0], [3.0, -8.0]])
-    found = claims_comparisons.evaluations_at(points, np.array([-5.0, -9.0]))
+    found = claims_work.evaluations_at(points, np.array([-5.0, -9.0]))
     assert found[0] == pytest.approx(2.5)
     assert np.isnan(found[1])
 

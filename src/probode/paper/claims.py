@@ -4,7 +4,7 @@ A claim measures figures from the results, and its rule turns figures into a fin
 finding is written down beforehand: verdict and reason both follow from the figures.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -70,6 +70,12 @@ class Claim:
 def yes_if(condition: bool) -> Verdict:
     """Confirmed or not, with nothing in between."""
     return Verdict.CONFIRMED if condition else Verdict.NOT_CONFIRMED
+
+
+def share_of(truths: Iterable[Any]) -> float:
+    """How many are true, as a part of all; NaN without any."""
+    values = list(truths)
+    return float(np.mean(values)) if values else float("nan")
 
 
 def percent(share: float) -> str:

@@ -11,8 +11,9 @@ from typing import Any
 from probode.errors import check_choice
 from probode.paper import (
     calibration,
-    claims_comparisons,
+    claims_calibration,
     claims_solutions,
+    claims_work,
     dormand_prince,
     figures_comparisons,
     figures_solutions,
@@ -31,7 +32,11 @@ _MODULES: dict[str, Any] = {
     module.NAME: module
     for module in (lotka_volterra, van_der_pol, calibration, structure, dormand_prince)
 }
-CLAIMS: tuple[Claim, ...] = (*claims_solutions.CLAIMS, *claims_comparisons.CLAIMS)
+CLAIMS: tuple[Claim, ...] = (
+    *claims_solutions.CLAIMS,
+    *claims_calibration.CLAIMS,
+    *claims_work.CLAIMS,
+)
 FIGURES = (*figures_solutions.FIGURES, *figures_comparisons.FIGURES)
 
 

@@ -84,14 +84,10 @@ def perform(batches: Sequence[Batch], cache: Cache, processes: int, bar: Bar) ->
     else:
         alone = together + alone
     for batch in alone:
-        _run(batch, cache, bar.set_description_str, bar.update)
-
-
-def _run(batch: Batch, cache: Cache, say: Callable[[str], Any], done: Callable[[int], Any]) -> None:
-    for configuration in batch.configurations:
-        say(configuration.experiment)
-        cache.get(configuration, lambda c: compute(c, cache))
-        done(1)
+        for configuration in batch.configurations:
+            bar.set_description_str(configuration.experiment)
+            cache.get(configuration, lambda c: compute(c, cache))
+            bar.update(1)
 
 
 def spread(
@@ -114,26 +110,34 @@ def spread(
 
 _messages: Any = None
 """In a worker: where it reports what it has done."""
+_stop: Any = None
+"""In a worker: set when nothing more is wanted."""
 
 
-def _begin_worker(messages: Any) -> None:
-    global _messages
-    _messages = messages
+def _begin_worker(messages: Any, stop: Any) -> None:
+    global _messages, _stop
+    _messages, _stop = messages, stop
 
 
 def _work(batch: Batch, cache: Cache) -> None:
-    _run(batch, cache, lambda name: None, lambda n: _messages.put(batch.configurations[0]))
+    for configuration in batch.configurations:
+        if _stop.is_set():
+            return
+        cache.get(configuration, lambda c: compute(c, cache))
+        _messages.put(configuration)
 
 
 def _in_processes(batches: Sequence[Batch], cache: Cache, processes: int, bar: Bar) -> None:
     """Share batches among fresh processes, which report each configuration as it is done."""
     context = multiprocessing.get_context("spawn")
-    messages: Any = context.Queue()
-    with ProcessPoolExecutor(processes, context, _begin_worker, (messages,)) as pool:
+    messages, stop = context.Queue(), context.Event()
+    with ProcessPoolExecutor(processes, context, _begin_worker, (messages, stop)) as pool:
         futures = [pool.submit(_work, batch, cache) for batch in batches]
         try:
             _watch(futures, messages, bar)
         except BaseException:
+            # Ctrl-C reaches the workers too; what ends this process alone does not.
+            stop.set()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
 
