@@ -59,6 +59,7 @@ def _draw_grid(
             name = f"EK{'FS'[i]}{solver[-1]} {diffusion}"
             panel.set_title(name, fontsize=11)
             panel.set(**labels["scales"])
+            panel.minorticks_off()  # hundreds of them, which take longer than all lines
             if i == 1:
                 panel.set_xlabel(labels["x"])
             if j == 0:

@@ -27,7 +27,7 @@ FIXED_STEP = 1e-8
 _FIXED_STEPS = 50_000
 _ATOL, _RTOL, _ORDER = 1e-6, 1e-3, 3
 _MOST_STEPS = 4000
-_TIME_LIMIT = 60.0
+_TIME_LIMIT = 300.0
 
 
 def batches(extent: Extent) -> list[Batch]:
