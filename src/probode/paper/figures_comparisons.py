@@ -138,10 +138,8 @@ def _draw_calibration(problem: str, records: Records, style: Style) -> "Drawing"
         if k == 0:
             panel.set_xticks([1e-1, 1e-4, 1e-7, 1e-10])
             panel.set_xlim(2 * max(r["rtol"] for r in rows), min(r["rtol"] for r in rows) / 2)
-    note = f"99 % interval, d = {d}"
-    place = (0.03, rows[0]["chi2_high"] * 1.3)
-    transform = drawing.axes[0].get_yaxis_transform()
-    drawing.axes[0].text(*place, note, transform=transform, color=style.band, fontsize=9)
+    note = f"■ 99 % interval, d = {d}"
+    drawing.text(0.99, 0.965, note, color=style.band, ha="right", fontsize=10)
     return drawing
 
 
