@@ -4,6 +4,8 @@
 PYTHON ?= python3
 WORKERS ?= 2
 OUT ?= out
+# Options for make paper, such as PAPER=--quick.
+PAPER ?=
 
 BIN := .venv/bin
 INSTALLED := .venv/.installed
@@ -12,7 +14,7 @@ INSTALLED := .venv/.installed
 TEST_ENV := XLA_FLAGS=--xla_cpu_multi_thread_eigen=false OPENBLAS_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test lint types unit format clean
+.PHONY: help install run paper test lint types unit format clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -27,6 +29,9 @@ $(INSTALLED): pyproject.toml constraints.txt hatch_build.py $(wildcard src/probo
 
 run: $(INSTALLED) ## Solve the Lotka-Volterra example and write its figure to out/
 	$(BIN)/python -m probode demo --out $(OUT)
+
+paper: $(INSTALLED) ## Run the paper's experiments again, write out/paper/report.html
+	$(TEST_ENV) $(BIN)/python -m probode paper --out $(OUT)/paper $(PAPER)
 
 test: lint types unit ## Check style and types, then run the tests
 

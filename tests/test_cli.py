@@ -36,7 +36,7 @@ def test_module_runs_as_a_program():
     assert (done.returncode, done.stdout) == (0, f"probode {probode.__version__}\n")
 
 
-@pytest.mark.parametrize("command", [[], ["solve"], ["problems"], ["demo"]])
+@pytest.mark.parametrize("command", [[], ["solve"], ["problems"], ["demo"], ["paper"]])
 def test_help_shows_examples_and_succeeds(capsys, command):
     code, out, _ = run(capsys, *command, "--help")
     assert code == 0

@@ -1,4 +1,4 @@
-"""The command line: ``probode solve``, ``probode problems``, ``probode demo``.
+"""The command line: ``probode solve``, ``problems``, ``demo``, ``paper``.
 
 Exit codes: 0, success; 1, the solve did not reach the end (what there is gets printed); 2, bad
 usage or bad input.
@@ -18,7 +18,7 @@ import jax
 import numpy as np
 import scipy.integrate
 
-from probode import __version__, plotting, problems, user_problems
+from probode import __version__, cli_paper, plotting, problems, user_problems
 from probode.control import PControl, PIControl
 from probode.diffusion import DIFFUSIONS
 from probode.initial import INITIALIZATIONS
@@ -44,6 +44,7 @@ _EXAMPLES = {
     ],
     "problems": ["problems"],
     "demo": ["demo", "demo --out figures"],
+    "paper": cli_paper.EXAMPLES,
 }
 _EXIT_CODES = """\
 exit codes:
@@ -123,6 +124,8 @@ def _parser() -> argparse.ArgumentParser:
     demo = add("demo", _demo, "Solve Lotka-Volterra and draw it with its true error")
     folder = "folder for the figure (default: %(default)s)"
     demo.add_argument("--out", default="out", type=Path, metavar="DIR", help=folder)
+    text = "Run the experiments of the paper again and check every statement it prints"
+    cli_paper.add_arguments(add("paper", cli_paper.run, text))
     return parser
 
 
