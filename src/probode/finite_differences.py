@@ -21,6 +21,8 @@ def finite_difference_jacobian(
     a Jacobian takes as many evaluations as there are such groups. ``columns``, if given, evaluates
     several states at once.
     """
+    if columns is None and sparsity is None and lower_band is None and upper_band is None:
+        return _dense(function)
     groups: list[np.ndarray] | None = None
     pattern: np.ndarray | None = None
 
@@ -30,9 +32,7 @@ def finite_difference_jacobian(
         if groups is None:
             pattern = _pattern(sparsity, lower_band, upper_band, n)
             groups = [np.array([i]) for i in range(n)] if pattern is None else _groups(pattern)
-        size = _STEP * np.maximum(np.abs(y), _STEP * max(1.0, float(np.abs(y).max())))
-        # The difference that is actually taken, rounding included.
-        size = (y + size) - y
+        size = _sizes(y)
         states = np.repeat(y[:, None], len(groups), axis=1)
         for k, group in enumerate(groups):
             states[group, k] += size[group]
@@ -47,6 +47,33 @@ def finite_difference_jacobian(
                 rows = slice(None) if pattern is None else pattern[:, i]
                 result[rows, i] = change[rows] / size[i]
         return result
+
+    return jacobian
+
+
+def _sizes(y: np.ndarray) -> np.ndarray:
+    """By how much each component is moved: the difference actually taken, rounding included."""
+    magnitude = np.abs(y)
+    floor = _STEP * max(1.0, float(magnitude.max()))
+    return (y + _STEP * np.maximum(magnitude, floor)) - y
+
+
+def _dense(
+    function: Callable[[float, np.ndarray], np.ndarray],
+) -> Callable[[float, np.ndarray, np.ndarray], np.ndarray]:
+    """Column by column, without the bookkeeping of groups: most problems are small."""
+
+    def jacobian(t: float, y: np.ndarray, f: np.ndarray) -> np.ndarray:
+        size = _sizes(y)
+        result = np.empty((y.size, y.size))
+        moved = y.copy()
+        for k in range(y.size):
+            moved[k] += size[k]
+            result[k] = function(t, moved)
+            moved[k] = y[k]
+        result -= f
+        result /= size[:, None]
+        return result.T
 
     return jacobian
 

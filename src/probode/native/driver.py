@@ -135,7 +135,7 @@ def _after(
 
 def packed(method: Method, solve: Solve) -> Carry:
     """A solve that was begun elsewhere."""
-    vector = np.array(pack(method, solve))
+    vector = np.array(_pack(method, solve))
     return Carry(vector, layout_of(method).solve(vector))
 
 
@@ -157,6 +157,9 @@ def smooth_chunk(
         ctypes.c_void_p(out.ctypes.data),
     )
     return layout.marginals(out), out[0]
+
+
+_pack = compiled(0)(pack)
 
 
 @compiled(0, 1, 2)

@@ -87,10 +87,11 @@ inline void spread(const double* per_derivative, int n, int width, double* out) 
     for (int k = 0; k < width; ++k) out[j * width + k] = per_derivative[j];
 }
 
-inline bool is_zero(const double* x, int size) {
-  for (int i = 0; i < size; ++i)
-    if (x[i] != 0.0) return false;
-  return true;
+// Where a row begins: triangular factors are zero before that. `size` if all of it is zero.
+inline int first_nonzero(const double* x, int size) {
+  int i = 0;
+  while (i < size && x[i] == 0.0) ++i;
+  return i;
 }
 
 // What the update of one block needs and gives.
@@ -154,8 +155,10 @@ void condition_block(const Block& b, Scratch& scratch) {
   int rows = 0;
   for (int r = 0; r < size; ++r) {
     const double* row = b.factor + static_cast<long>(r) * size;
-    if (is_zero(row, size)) continue;
-    combine(stack + static_cast<long>(rows++) * length, nullptr, row, matrix, length, size, length);
+    const int first = first_nonzero(row, size);
+    if (first == size) continue;
+    combine(stack + static_cast<long>(rows++) * length, nullptr, row + first,
+            matrix + static_cast<long>(first) * length, length, size - first, length);
   }
   const int full = rows, head = full + w;  // the noise's rows begin at `head`
   std::memset(stack + static_cast<long>(full) * length, 0,

@@ -51,9 +51,11 @@ BlockKernel backward_block(int n, int width, const double* factor, const double*
   int full = 0;
   for (int r = 0; r < size; ++r) {
     const double* row = factor + static_cast<long>(r) * size;
-    if (is_zero(row, size)) continue;
+    const int first = first_nonzero(row, size);
+    if (first == size) continue;
     double* out = stack + static_cast<long>(full++) * length;
-    combine(out, nullptr, row, matrix, stride, size, stride);
+    combine(out, nullptr, row + first, matrix + static_cast<long>(first) * stride, stride,
+            size - first, stride);
     for (int c = 0; c < size; ++c) squares[c] += out[c] * out[c];
     for (int c = 0; c < size; ++c) out[size + c] = row[c] * change[c];
     for (int c = columns; c < length; ++c) out[c] = 0.0;
@@ -110,10 +112,12 @@ inline void marginalize_block(int size, const BlockKernel& kernel, const double*
   int full = 0;
   for (int r = 0; r < size; ++r) {
     const double* row = after + static_cast<long>(r) * size;
-    if (is_zero(row, size)) continue;
-    for (int e = r; e < size; ++e) weights[e] = row[e] * change[e];
-    combine(stack + static_cast<long>(full++) * length, nullptr, weights + r,
-            kernel.gain_transposed + static_cast<long>(r) * length, length, size - r, length);
+    const int first = first_nonzero(row, size);
+    if (first == size) continue;
+    for (int e = first; e < size; ++e) weights[e] = row[e] * change[e];
+    combine(stack + static_cast<long>(full++) * length, nullptr, weights + first,
+            kernel.gain_transposed + static_cast<long>(first) * length, length, size - first,
+            length);
   }
   const int rest = std::min(kernel.rest_rows, size);
   for (int r = 0; r < rest; ++r) {
