@@ -2,6 +2,8 @@
 
 import functools
 import gc
+import subprocess
+import sys
 import weakref
 from contextlib import contextmanager
 
@@ -616,3 +618,17 @@ def test_second_derivatives_are_refused_rather_than_wrong(name, second):
         pytest.raises(NotImplementedError, match="second derivatives"),
     ):
         jit(second(final))(X0)
+
+
+def test_a_second_process_finds_compiled_programs(tmp_path):
+    """The cache holds the solver after one process, and nothing is added by the next."""
+    code = (
+        "import sys, probode; probode.use_compilation_cache(sys.argv[1]);"
+        "probode.solve(lambda t, y: -y, (0.0, 1.0), 1.0, solver=probode.EK1(2))"
+    )
+    kept = []
+    for _ in range(2):
+        subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
+        kept.append(sorted(path.name for path in tmp_path.glob("*-cache")))
+    assert kept[0]
+    assert kept[1] == kept[0]

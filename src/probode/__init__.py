@@ -3,6 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from probode.compile import use_compilation_cache
 from probode.control import PControl, PIControl
 from probode.diffusion import DynamicDiffusion, FixedDiffusion
 from probode.initial import DiffuseStart, RungeKuttaStart, TaylorStart
@@ -35,6 +36,7 @@ __all__ = [
     "TaylorStart",
     "solve",
     "solve_ivp",
+    "use_compilation_cache",
 ]
 
 _LAZY = ("plotting", "problems", "scipy")

@@ -19,6 +19,7 @@ import numpy as np
 import scipy.integrate
 
 from probode import __version__, cli_paper, plotting, problems, user_problems
+from probode.compile import use_compilation_cache
 from probode.control import PControl, PIControl
 from probode.diffusion import DIFFUSIONS
 from probode.initial import INITIALIZATIONS
@@ -72,6 +73,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         options = _parser().parse_args([_shield(argument) for argument in arguments])
     except SystemExit as stop:
         return int(stop.code or 0)
+    if argv is None:  # a process of its own, which may choose for all of JAX
+        use_compilation_cache()
     try:
         return options.command(options)
     except (ValueError, TypeError, OSError, ImportError) as error:

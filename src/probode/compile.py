@@ -1,7 +1,9 @@
 """Compiling the library's own functions: lazily, and quickly."""
 
+import os
 from collections.abc import Callable
 from functools import lru_cache, wraps
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -23,6 +25,39 @@ def _compiler_options() -> dict[str, Any] | None:
     except Exception:  # an unknown option is reported in different ways
         return None
     return _FAST_COMPILATION
+
+
+def use_compilation_cache(folder: str | os.PathLike[str] | None = None) -> Path | None:
+    """Keep compiled programs on disk, so that another process need not compile them again.
+
+    This sets JAX's own cache for the whole process (it cannot be set for one library), so it is
+    not done unasked; a cache that was chosen before stays. The command line uses it.
+
+    Parameters
+    ----------
+    folder
+        Where to keep the programs; by default a folder of the user's cache.
+
+    Returns
+    -------
+    Path or None
+        The folder; ``None`` if it cannot be written to, and nothing is kept.
+    """
+    chosen: str | None = jax.config.values["jax_compilation_cache_dir"]
+    if chosen is not None:
+        return Path(chosen)
+    if folder is None:
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        folder = Path(base) / "probode" / f"jax-{jax.__version__}"
+    folder = Path(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return None
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.05)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    return folder
 
 
 def compiled(*static: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -75,18 +75,19 @@ class IWP:
 
     def coordinates(self, h: Array) -> Float[Array, " n"]:
         """``T(h)``: the scale of each derivative in a step of length ``h``."""
-        return self.powers(h) * self._weights
+        return self.powers(h) * self.weights
 
     @cached_property
-    def _weights(self) -> np.ndarray:
+    def weights(self) -> np.ndarray:
+        """``T(1)_i = (q-1)! / (q-i)!``."""
         q = self.order
         return np.array([factorial(q - 1) / factorial(q - i) for i in range(q + 1)])
 
     def coordinate(self, h: Array, i: Any) -> Array:
         """``T(h)_i`` alone; ``i`` may be traced."""
         if isinstance(i, int):
-            return self._weights[i] * h ** (1 - i)
-        return jnp.asarray(self._weights)[i] * self.powers(h)[..., i]
+            return self.weights[i] * h ** (1 - i)
+        return jnp.asarray(self.weights)[i] * self.powers(h)[..., i]
 
     def powers(self, ratio: Array) -> Float[Array, " n"]:
         """``ratio^(1-i)``, i = 0..q. With ``ratio = h_old / h_new``: the change of coordinates."""

@@ -46,13 +46,9 @@ class Layout:
                 diffusion.multivariate,
             ]
         )
-        prior, one = method.prior, jnp.ones(())
+        prior = method.prior
         self.tables = np.concatenate(
-            [
-                prior.transition.ravel(),
-                prior.noise_factor.ravel(),
-                np.asarray(prior.coordinates(one)),
-            ]
+            [prior.transition.ravel(), prior.noise_factor.ravel(), prior.weights]
         )
 
     def rows(self, buffer: Any, count: int) -> Rows:

@@ -131,34 +131,70 @@ void condition_block(const Block& b, Scratch& scratch) {
   double* reflector = room(scratch.reflector, 2 * size + w);
 
   auto place = [&](int i) { return i == 0 ? values : i == 1 ? slopes : (i + 1) * w; };
-  auto observe = [&](double* row) {
-    for (int a = 0; a < w; ++a) row[a] = row[slopes + a];
-    if (b.jacobian)
+
+  // c J y for a row of values. Wide blocks keep c Jᵀ in rows of whole lanes.
+  const int stride = row_length(w);
+  double* product = room(scratch.small_matrix, static_cast<size_t>(w + 1) * stride);
+  double* transposed = product + stride;
+  if (b.jacobian && fixed_width == 0) {
+    std::memset(transposed, 0, sizeof(double) * static_cast<size_t>(w) * stride);
+    for (int a = 0; a < w; ++a)
+      for (int l = 0; l < w; ++l)
+        transposed[static_cast<long>(l) * stride + a] =
+            b.weight * b.jacobian[static_cast<long>(a) * w + l];
+  }
+  auto times_jacobian = [&](const double* y) {
+    if constexpr (fixed_width == 0) {
+      combine(product, nullptr, y, transposed, stride, w, stride);
+    } else {
       for (int a = 0; a < w; ++a) {
         double sum = 0.0;
-        for (int l = 0; l < w; ++l) sum += b.jacobian[a * w + l] * row[values + l];
-        row[a] -= b.weight * sum;
+        for (int l = 0; l < w; ++l) sum += b.jacobian[a * w + l] * y[l];
+        product[a] = b.weight * sum;
       }
+    }
+  };
+  auto observe = [&](double* row) {
+    for (int a = 0; a < w; ++a) row[a] = row[slopes + a];
+    if (!b.jacobian) return;
+    times_jacobian(row + values);
+    for (int a = 0; a < w; ++a) row[a] -= product[a];
   };
 
-  // The matrix that takes a row of R to a row of [R Ãᵀ Hᵀ, R Ãᵀ], with the columns in their places.
-  double* matrix = room(scratch.vectors, static_cast<size_t>(size) * length);
-  std::memset(matrix, 0, sizeof(double) * static_cast<size_t>(size) * length);
-  for (int j = 0; j < n; ++j) {
-    double* block = matrix + static_cast<long>(j * w) * length;
-    for (int i = 0; i <= j; ++i) {
-      const double entry = b.transition[i * n + j] * b.change[j];
-      for (int k = 0; k < w; ++k) block[k * length + place(i) + k] = entry;
-    }
-    for (int k = 0; k < w; ++k) observe(block + k * length);
-  }
   int rows = 0;
-  for (int r = 0; r < size; ++r) {
-    const double* row = b.factor + static_cast<long>(r) * size;
-    const int first = first_nonzero(row, size);
-    if (first == size) continue;
-    combine(stack + static_cast<long>(rows++) * length, nullptr, row + first,
-            matrix + static_cast<long>(first) * length, length, size - first, length);
+  if constexpr (fixed_width == 0) {
+    for (int r = 0; r < size; ++r) {
+      const double* row = b.factor + static_cast<long>(r) * size;
+      const int first = first_nonzero(row, size);
+      if (first == size) continue;
+      double* out = stack + static_cast<long>(rows++) * length;
+      std::memset(out, 0, sizeof(double) * length);
+      for (int j = first / w; j < n; ++j)
+        for (int i = 0; i <= j; ++i) {
+          const double entry = b.transition[i * n + j] * b.change[j];
+          for (int k = 0; k < w; ++k) out[place(i) + k] += entry * row[j * w + k];
+        }
+      observe(out);
+    }
+  } else {
+    // Narrow blocks: one matrix takes a row of R to a row of [R Ãᵀ Hᵀ, R Ãᵀ], columns in place.
+    double* matrix = room(scratch.vectors, static_cast<size_t>(size) * length);
+    std::memset(matrix, 0, sizeof(double) * static_cast<size_t>(size) * length);
+    for (int j = 0; j < n; ++j) {
+      double* block = matrix + static_cast<long>(j * w) * length;
+      for (int i = 0; i <= j; ++i) {
+        const double entry = b.transition[i * n + j] * b.change[j];
+        for (int k = 0; k < w; ++k) block[k * length + place(i) + k] = entry;
+      }
+      for (int k = 0; k < w; ++k) observe(block + k * length);
+    }
+    for (int r = 0; r < size; ++r) {
+      const double* row = b.factor + static_cast<long>(r) * size;
+      const int first = first_nonzero(row, size);
+      if (first == size) continue;
+      combine(stack + static_cast<long>(rows++) * length, nullptr, row + first,
+              matrix + static_cast<long>(first) * length, length, size - first, length);
+    }
   }
   const int full = rows, head = full + w;  // the noise's rows begin at `head`
   std::memset(stack + static_cast<long>(full) * length, 0,
@@ -209,7 +245,7 @@ void condition_block(const Block& b, Scratch& scratch) {
     double* out = b.correction + static_cast<long>(x) * b.columns;
     for (int p = 0; p < b.columns; ++p) {
       double sum = 0.0;
-      for (int a = 0; a < w; ++a)
+      for (int a = 0; a < w; ++a)  // few: the innovation's rows
         sum += stack[static_cast<long>(a) * length + column] *
                b.whitened[static_cast<long>(a) * b.columns + p];
       out[p] = sum;
@@ -222,12 +258,10 @@ void condition_block(const Block& b, Scratch& scratch) {
     const double* row = stack + static_cast<long>(w + r) * length;
     double* out = b.posterior + static_cast<long>(r) * size;
     for (int k = r; k < w; ++k) out[k] = row[values + k];
-    if (b.jacobian)
-      for (int a = 0; a < w; ++a) {
-        double sum = 0.0;
-        for (int l = 0; l < w; ++l) sum += b.jacobian[a * w + l] * out[l];
-        out[w + a] = b.weight * sum;
-      }
+    if (b.jacobian) {
+      times_jacobian(out);
+      for (int a = 0; a < w; ++a) out[w + a] = product[a];
+    }
     for (int c = 2 * w; c < size; ++c) out[c] = row[c + w];
   }
   for (int r = 2 * w; r < size; ++r) {

@@ -40,13 +40,17 @@ BlockKernel backward_block(int n, int width, const double* factor, const double*
   double* squares = room(scratch.vectors, size);
   std::fill(squares, squares + size, 0.0);
 
-  double* matrix = room(scratch.small_matrix, static_cast<size_t>(size) * stride);
-  std::memset(matrix, 0, sizeof(double) * static_cast<size_t>(size) * stride);
-  for (int j = 0; j < n; ++j)
-    for (int i = 0; i <= j; ++i)
-      for (int k = 0; k < w; ++k)
-        matrix[static_cast<long>(j * w + k) * stride + i * w + k] =
-            s.transition[i * n + j] * change[j * w];
+  // Narrow blocks: one matrix moves a row; wide ones use that it is sparse.
+  double* matrix = nullptr;
+  if constexpr (fixed_width != 0) {
+    matrix = room(scratch.small_matrix, static_cast<size_t>(size) * stride);
+    std::memset(matrix, 0, sizeof(double) * static_cast<size_t>(size) * stride);
+    for (int j = 0; j < n; ++j)
+      for (int i = 0; i <= j; ++i)
+        for (int k = 0; k < w; ++k)
+          matrix[static_cast<long>(j * w + k) * stride + i * w + k] =
+              s.transition[i * n + j] * change[j * w];
+  }
 
   int full = 0;
   for (int r = 0; r < size; ++r) {
@@ -54,8 +58,17 @@ BlockKernel backward_block(int n, int width, const double* factor, const double*
     const int first = first_nonzero(row, size);
     if (first == size) continue;
     double* out = stack + static_cast<long>(full++) * length;
-    combine(out, nullptr, row + first, matrix + static_cast<long>(first) * stride, stride,
-            size - first, stride);
+    if constexpr (fixed_width != 0) {
+      combine(out, nullptr, row + first, matrix + static_cast<long>(first) * stride, stride,
+              size - first, stride);
+    } else {
+      std::memset(out, 0, sizeof(double) * size);
+      for (int j = first / w; j < n; ++j)
+        for (int i = 0; i <= j; ++i) {
+          const double entry = s.transition[i * n + j] * change[j * w];
+          for (int k = 0; k < w; ++k) out[i * w + k] += entry * row[j * w + k];
+        }
+    }
     for (int c = 0; c < size; ++c) squares[c] += out[c] * out[c];
     for (int c = 0; c < size; ++c) out[size + c] = row[c] * change[c];
     for (int c = columns; c < length; ++c) out[c] = 0.0;
