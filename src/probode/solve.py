@@ -1,5 +1,6 @@
 """``solve``: the JAX-native front door."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ from probode import engine, loop, saving, smooth
 from probode.control import ConstantStep, Control, GridSteps, PControl, PIControl
 from probode.engine import Inputs, Monitor, one_blas_thread
 from probode.paths import NodePath, Path, SavedPath
-from probode.posterior import Posterior, Stats
+from probode.posterior import Posterior, Problem, Stats
 from probode.precision import double_precision, inside_trace, is_traced
 from probode.problem import bind
 from probode.smooth import Marginals
@@ -114,7 +115,9 @@ def solve(
             monitor = Monitor(max_steps, time_limit, callback, y0.shape)
             result = _solve_eagerly(inputs, times, smooth, monitor)
         extra = solver.initialization.evaluations(solver.order) + steps.start_evaluations()
-        return build_posterior(solver, method, y0.shape, steps, *result, extra)
+        posterior = build_posterior(solver, method, y0.shape, steps, *result, extra)
+        # Inside a trace the vector field would be carried out of it, with all its constants.
+        return posterior if traced else dataclasses.replace(posterior, problem=Problem(field))
 
 
 def build_posterior(
