@@ -1,5 +1,6 @@
 """``solve_ivp``: SciPy's contract, and the posterior."""
 
+import dataclasses
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -9,13 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from probode import engine, events, host
+from probode.calibration.host import HostProblem
+from probode.calibration.schemes import MODES
+from probode.calibration.target import Integrated, Target, reach
 from probode.control import Control, GridSteps, PControl, PIControl
 from probode.engine import Inputs, Monitor, one_blas_thread
 from probode.errors import check_choice
 from probode.finite_differences import finite_difference_jacobian
 from probode.ivp_options import Options, read_tolerances
 from probode.ivp_result import Constant, Embedding, OdeResult, Solution
-from probode.posterior import Posterior
+from probode.posterior import Posterior, Problem
 from probode.precision import double_precision
 from probode.problem import bind
 from probode.progress import with_progress
@@ -78,6 +82,11 @@ def solve_ivp(
         ``diffusion="dynamic"``, ``smooth=True``, ``grid``, ``control`` ("PI", "P"),
         ``initialization``, ``progress=False``, ``time_limit`` (seconds), ``callback`` (called a few
         times a second with the progress; a true answer stops).
+        Error bars: ``calibration="defect"`` (of the size of the global error),
+        ``"defect-fast"`` (cheaper, coarser) or ``"model"`` (the posterior of the model as it is).
+        A tolerance on the answer: ``global_rtol``, ``global_atol`` (numbers or arrays; then
+        ``rtol`` and ``atol`` are only where to begin), met over the whole interval or, with
+        ``global_at="end"``, at its end.
 
     Returns
     -------
@@ -92,6 +101,7 @@ def solve_ivp(
     True
     """
     chosen = Options.read(options)
+    check_choice("calibration", chosen.calibration, ("model", *MODES))
     check_limits(chosen.max_num_steps, chosen.time_limit, chosen.callback)
     t0, tf = (float(t) for t in t_span)
     if np.isnan(t0) or np.isnan(tf) or np.isinf(t0):
@@ -106,10 +116,20 @@ def solve_ivp(
     embedding = Embedding(start.size, np.iscomplexobj(start))
     control = _control(chosen, t0, tf, embedding)
     watched = None if events is None else _prepared_events(events, arguments)
-    posterior, path, counts = _integrate(
-        fun, t0, tf, start, arguments, bool(vectorized), solver, control, chosen, embedding, watched
-    )
-    return _result(posterior, path, counts, embedding, times, dense_output, watched)
+
+    def integrate(control: Control) -> Integrated:
+        return _integrate(
+            *(fun, t0, tf, start, arguments, bool(vectorized)),
+            *(solver, control, chosen, embedding, watched),
+        )
+
+    target = Target.read(chosen, embedding, control)
+    if target is None:
+        posterior, path, counts = integrate(control)
+        return _result(posterior, path, counts, embedding, times, dense_output, watched)
+    (posterior, path, counts), report = reach(target, control, integrate)
+    result = _result(posterior, path, counts, embedding, times, dense_output, watched)
+    return report.onto(result)
 
 
 def _initial_state(y0: Any) -> np.ndarray:
@@ -215,7 +235,7 @@ def _integrate(
     options: Options,
     embedding: Embedding,
     watched: list[events.Event] | None,
-) -> tuple[Posterior, str, dict[str, int]]:
+) -> Integrated:
     """Run the solve on the real form of the state, compiled where the function can be traced."""
     single = _single(fun, vectorized, embedding, start.size)
     y0 = embedding.flatten(start)
@@ -233,7 +253,9 @@ def _integrate(
         method = solver.method(y0.size)
         traceable = make_traceable(single, (t0, tf), y0, arguments)
         if traceable is not None:
-            field = _field(traceable.function, t0, y0, arguments, options, solver, embedding)
+            known = field = _field(
+                traceable.function, t0, y0, arguments, options, solver, embedding
+            )
             initialization = solver.initialization
             if options.initialization is not None:
                 initialization = type(solver)(
@@ -261,16 +283,22 @@ def _integrate(
             final, status, chunks, extra = host.solve_on_host(
                 method, hosted, control, t0, tf, y0, monitor
             )
+            known = HostProblem(function, jacobian)
             path = "python"
         nodes = node_path(method, final, chunks, options.smooth)
         final = jax.tree.map(np.asarray, final)
         posterior = build_posterior(
             solver, method, y0.shape, control, nodes, final, np.asarray(status.value), extra
         )
+        posterior = dataclasses.replace(posterior, problem=Problem(known))
+        if options.calibration != "model":
+            posterior = posterior.calibrate(options.calibration)
     attempted = int(final.counts.attempted)
+    stats = posterior.stats
     counts = {
-        "nfev": attempted + extra,
-        "njev": 0 if method.jacobian == "none" else attempted,
+        "nfev": attempted + extra + int(stats.calibration_f_evaluations),
+        "njev": (0 if method.jacobian == "none" else attempted)
+        + int(stats.calibration_jacobian_evaluations),
         "nlu": 0,
     }
     return posterior, path, counts
