@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from probode.calibration import interpolant
 from probode.calibration.transport import Newton, Scheme, Sweeps, Transported, curve, empty
 
 
@@ -24,10 +23,10 @@ class HostProblem(NamedTuple):
         """``f`` at all stages of a step."""
         return np.stack([self.function(float(a), b) for a, b in zip(t, y, strict=True)])
 
-    def middle_jacobian(self, t: float, y: np.ndarray) -> np.ndarray:
-        """The Jacobian in mid-step."""
+    def jacobian_at(self, t: float, y: Any, f: Any) -> Any:
+        """The Jacobian where ``f`` is known."""
         assert self.jacobian is not None
-        return np.asarray(self.jacobian(t, y, self.function(t, y)), float)
+        return np.asarray(self.jacobian(t, y, f), float)
 
 
 def transport_on_host(scheme: Scheme, problem: HostProblem, t: Any, means: Any) -> Transported:
@@ -53,11 +52,6 @@ def transport_on_host(scheme: Scheme, problem: HostProblem, t: Any, means: Any) 
     return out
 
 
-def _middle(k: int, h: Any, pair: Any) -> np.ndarray:
-    w = interpolant.data(np, k, pair[0], pair[1], h)
-    return pair[0, 0] + interpolant.value_rows(np, k, np.array(0.5)) @ w
-
-
 def _newton(
     scheme: Newton,
     problem: HostProblem,
@@ -70,7 +64,8 @@ def _newton(
     c, d = scheme.collocation, e.size
     path = curve(np, c, scheme.k, t, h, pair[0], pair[1])
     f = problem.at_stages(path.t, path.value)
-    j = problem.middle_jacobian(float(t + 0.5 * h), _middle(scheme.k, h, pair))
+    m = c.middle
+    j = problem.jacobian_at(float(path.t[m]), path.value[m], f[m])
     defect = path.slope - f
     system = np.kron(np.linalg.inv(c.matrix) / h, np.eye(d)) - np.kron(np.eye(c.s), j)
     solve = np.linalg.inv(system)
@@ -98,7 +93,9 @@ def _sweeps(
     path = curve(np, c, scheme.k, t, h, pair[0], pair[1])
     diagonal = None
     if scheme.diagonal:
-        j = problem.middle_jacobian(float(t + 0.5 * h), _middle(scheme.k, h, pair))
+        m = c.middle
+        y: Any = path.value[m]
+        j = problem.jacobian_at(float(path.t[m]), y, problem.function(float(path.t[m]), y))
         diagonal = np.diagonal(j) if j.ndim == 2 else j
     stages = e + c.nodes[:, None] * (h * slope)
     ends = []

@@ -30,6 +30,11 @@ class Collocation:
         return _nodes(self.kind, self.s)
 
     @cached_property
+    def middle(self) -> int:
+        """The stage nearest to the middle of the step: there the Jacobian is evaluated."""
+        return int(np.argmin(np.abs(self.nodes - 0.5)))
+
+    @cached_property
     def matrix(self) -> np.ndarray:
         """``a``, shape ``(s, s)``."""
         return np.array([[p(c) for p in self._integrals] for c in self.nodes])

@@ -137,10 +137,7 @@ class Newton:
         c = self.collocation
         path = curve(jnp, c, self.k, t, h, left, right)
         f = jax.vmap(field)(path.t, path.value)
-        middle = left[0] + interpolant.value_rows(np, self.k, np.array(0.5)) @ interpolant.data(
-            jnp, self.k, left, right, h
-        )
-        j = field.jacobian(t + 0.5 * h, middle)[1]
+        j = field.jacobian(path.t[c.middle], path.value[c.middle])[1]
         return self.linearize(path, f, j)
 
     def linearize(self, path: Curve, f: Array, j: Array) -> Linear:
@@ -199,7 +196,7 @@ class Newton:
 
     def _repeat(self, field: VectorField, step: Linear, e: Array) -> tuple[Array, Array, Array]:
         """The stages by Newton's method from ``E = e_n``, each iteration with its own Jacobian."""
-        path, inner = step.curve, self.collocation.s // 2
+        path, inner = step.curve, self.collocation.middle
         inverse_matrix = np.linalg.inv(self.collocation.matrix)
         noise = _ROUNDING * jnp.max(jnp.abs(path.value))
 
@@ -263,9 +260,8 @@ class Sweeps:
         path = curve(jnp, self.collocation, self.k, t, h, left, right)
         diagonal = None
         if self.diagonal:
-            w = interpolant.data(jnp, self.k, left, right, h)
-            middle = left[0] + interpolant.value_rows(np, self.k, np.array(0.5)) @ w
-            diagonal = field.jacobian_diagonal(t + 0.5 * h, middle)[1]
+            m = self.collocation.middle
+            diagonal = field.jacobian_diagonal(path.t[m], path.value[m])[1]
         return Loose(path, diagonal)
 
     def advance(self, field: VectorField, step: Loose, carry: Carry) -> tuple[Carry, Transported]:
