@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Array
 
 from probode.calibration import drive, scales
-from probode.calibration.diagnosis import signs_of
+from probode.calibration.diagnosis import Tally
 from probode.calibration.host import HostProblem, transport_on_host
 from probode.calibration.result import Calibration
 from probode.calibration.schemes import scheme_for
@@ -44,7 +44,8 @@ def assemble(
     """Scales and signs of a finished transport."""
     xp: Any = np if on_host(t) else jnp
     error = xp.concatenate([xp.zeros_like(means[:1, 0]), moved.error])
-    scaled = scales.of_nodes(xp, error, variance)
+    extent = xp.max(means[:, 0], axis=0) - xp.min(means[:, 0], axis=0)
+    scaled = scales.of_nodes(xp, error, variance, extent)
     repeats = moved.repeats.sum()
     steps = t.shape[0] - 1
     s = scheme.collocation.s
@@ -56,7 +57,7 @@ def assemble(
         stages=moved.stages,
         ratio=scaled.ratio,
         own=scaled.own,
-        signs=signs_of(xp, t, means, error, moved),
+        signs=Tally.over(xp, means[:, 0], moved).signs(xp),
         f_evaluations=steps * scheme.f_per_step + s * repeats,
         jacobian_evaluations=steps * scheme.jacobians_per_step + repeats,
     )

@@ -1,72 +1,104 @@
 """When not to trust an error estimate, and how to say so.
 
-Five numbers are taken from a transport; each has a limit above which it is a warning:
+Three numbers are taken from a transport; each has a limit above which it is a warning:
 
-- ``convergence``: corrections that the iteration left unsettled, beside the changes they correct.
-  Large where the error is no small perturbation: a layer it has moved, a chaotic attractor.
-- ``resolution``: part of the integrated defect that the highest stage of the quadrature carries.
-  Large where the defect varies too fast for the stages.
+- ``convergence``: what the iteration left unsettled in the steps, beside the largest error. Each
+  step re-evaluates the vector field on the solution with the estimated error taken off; where that
+  asks for a correction as large as the estimate, the error is no small perturbation: it has moved
+  a layer by more than its width, or follows a chaotic attractor.
 - ``rounding``: what the rounding of the values themselves adds up to, beside the error.
 - ``size``: the error beside the range of the solution.
-- ``layer``: the time by which the error moves the solution, beside the length of a step, where the
-  solution is steepest.
+
+With ``first`` and ``second`` the first estimate of a step and its correction, the correction after
+that would be about ``second²/first``. Sums run over the steps::
+
+    convergence = max_i sqrt(sum (second_i²/first_i)²) / max |e_i|
+    rounding    = max_i ε sqrt(N) rms(y_i) / rms(e_i)
+    size        = max_i max |e_i| / (max y_i - min y_i)
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Array
 
 from probode.calibration.transport import Transported
 
-SIGNS = ("convergence", "resolution", "rounding", "size", "layer")
-LIMITS = {"convergence": 0.1, "resolution": 0.5, "rounding": 0.2, "size": 0.1, "layer": 1.0}
+SIGNS = ("convergence", "rounding", "size")
+LIMITS = {"convergence": 1.0, "rounding": 1.0, "size": 0.5}
 _WORDS = {
-    "convergence": "the error iteration does not converge: the error is not a small perturbation",
-    "resolution": "the defect varies too fast between the nodes to be integrated",
+    "convergence": "the error iteration does not converge: the error is no small perturbation",
     "rounding": "the error is near rounding level, where no estimate is exact",
     "size": "the error is as large as the solution's own variation",
-    "layer": "the error moves a steep layer by more than the steps that resolve it",
-    "lost": "the estimate was lost on the way (not finite): from there on the scale is the model's",
+    "lost": "the estimate was lost on the way (not finite): from there on the bands are as wide as "
+    "the solution varies",
 }
 _EPSILON = float(np.finfo(float).eps)
+_TINY = 1e-300
 
 
-def signs_of(xp: Any, t: Array, means: Array, error: Array, moved: Transported) -> Array:
-    """The numbers to judge by, in the order of :data:`SIGNS`; ``means`` are ``(N, >=2, d)``."""
-    y, slope = means[:, 0], means[:, 1]
-    if y.shape[0] < 2:
-        return xp.zeros(len(SIGNS))
-    largest = xp.max(xp.abs(error), axis=0)
-    safe = xp.where(largest > 0.0, largest, 1.0)
-    n = y.shape[0] - 1
+class Tally(NamedTuple):
+    """Sums over steps from which the numbers are made, one entry per component."""
 
-    def rms(x: Any) -> Any:
-        return xp.sqrt(xp.mean((x / safe) ** 2))
+    unsettled: Array
+    """Sum of ``(second²/first)²``."""
+    largest: Array
+    """``max |e|``."""
+    low: Array
+    high: Array
+    square: Array
+    """Sum of ``y²``."""
+    error_square: Array
+    steps: Any
 
-    tiny = 1e-300
-    convergence = rms(moved.second) / (rms(moved.first) + tiny)
-    resolution = rms(moved.unresolved) / (rms(moved.first) + tiny)
-    rounding = xp.max(
-        xp.where(
-            largest > 0.0,
-            _EPSILON * np.sqrt(n) * xp.sqrt(xp.mean(y**2, axis=0)) / _rms(xp, error, tiny),
-            0.0,
+    @staticmethod
+    def start(xp: Any, y: Array) -> "Tally":
+        """Before the first step."""
+        zero = xp.zeros_like(y)
+        return Tally(zero, zero, y, y, zero, zero, xp.asarray(0.0))
+
+    @staticmethod
+    def over(xp: Any, y: Array, moved: Transported) -> "Tally":
+        """Of all steps at once; ``y`` are the values at all nodes."""
+        e = moved.error
+        return Tally(
+            xp.sum(_unsettled(xp, moved) ** 2, axis=0),
+            xp.max(xp.abs(e), axis=0, initial=0.0),
+            xp.min(y, axis=0),
+            xp.max(y, axis=0),
+            xp.sum(y[1:] ** 2, axis=0),
+            xp.sum(e**2, axis=0),
+            xp.asarray(float(e.shape[0])),
         )
-    )
-    extent = xp.max(y, axis=0) - xp.min(y, axis=0)
-    size = xp.max(xp.where(extent > 0.0, largest / xp.where(extent > 0.0, extent, 1.0), 0.0))
-    h = xp.abs(t[1:] - t[:-1])[:, None]
-    steep = xp.max(xp.abs(slope), axis=0)
-    shift = xp.abs(error[1:]) / xp.where(steep > 0.0, steep, 1.0)
-    at_layer = xp.abs(slope[1:]) >= 0.5 * steep
-    layer = xp.max(xp.where(at_layer & (steep > 0.0), shift / xp.where(h > 0.0, h, 1.0), 0.0))
-    return xp.stack([convergence, resolution, rounding, size, layer])
+
+    def add(self, xp: Any, y: Array, moved: Transported) -> "Tally":
+        """With one step more, that ended at ``y``."""
+        return Tally(
+            self.unsettled + _unsettled(xp, moved) ** 2,
+            xp.maximum(self.largest, xp.abs(moved.error)),
+            xp.minimum(self.low, y),
+            xp.maximum(self.high, y),
+            self.square + y**2,
+            self.error_square + moved.error**2,
+            self.steps + 1.0,
+        )
+
+    def signs(self, xp: Any) -> Array:
+        """The numbers to judge by, in the order of :data:`SIGNS`; zero where no error is."""
+        known = self.largest > 0.0
+        extent = self.high - self.low
+        convergence = xp.sqrt(self.unsettled) / xp.where(known, self.largest, 1.0)
+        level = _EPSILON * xp.sqrt(self.steps * self.square)
+        rounding = level / (xp.sqrt(self.error_square) + _TINY)
+        size = self.largest / xp.where(extent > 0.0, extent, 1.0)
+        parts = [convergence, rounding, xp.where(extent > 0.0, size, 0.0)]
+        return xp.stack([xp.max(xp.where(known, part, 0.0)) for part in parts])
 
 
-def _rms(xp: Any, x: Any, tiny: float) -> Any:
-    return xp.sqrt(xp.mean(x**2, axis=0)) + tiny
+def _unsettled(xp: Any, moved: Transported) -> Array:
+    first, second = xp.abs(moved.first), xp.abs(moved.second)
+    return second * xp.minimum(second / (first + _TINY), 1.0)
 
 
 @dataclass(frozen=True)
@@ -89,8 +121,10 @@ class Diagnosis:
     def __str__(self) -> str:
         if self.mode == "model":
             return "not calibrated: the standard deviations are the model's"
-        head = "error bars can be trusted" if self.trusted else "error bars must not be trusted"
-        lines = [f"{head} (largest error {self.largest_error:.1e} of the solution's range)"]
+        size = f"the largest error is about {self.largest_error:.1e} of the solution's range"
+        lines = [f"error bars can be trusted: {size}"]
+        if not self.trusted:
+            lines = ["error bars must not be trusted:"]
         lines += [f"- {_WORDS[flag]}" for flag in self.flags]
         return "\n".join(lines)
 

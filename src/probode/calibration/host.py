@@ -38,15 +38,13 @@ def transport_on_host(scheme: Scheme, problem: HostProblem, t: Any, means: Any) 
     for n in range(steps):
         h = t[n + 1] - t[n]
         if isinstance(scheme, Newton):
-            stages, first, second, defect = _newton(scheme, problem, t[n], h, means[n : n + 2], e)
+            stages, first, second = _newton(scheme, problem, t[n], h, means[n : n + 2], e)
             end = stages[-1]
         else:
-            stages, end, first, second, defect = _sweeps(
+            stages, end, first, second = _sweeps(
                 scheme, problem, t[n], h, means[n : n + 2], e, slope
             )
-        c = scheme.collocation
         out.error[n], out.stages[n], out.first[n], out.second[n] = end, stages, first, second
-        out.unresolved[n] = h * ((c.weights - c.embedded) @ defect)
         slope = (end - e) / h
         e = end
     return out
@@ -59,7 +57,7 @@ def _newton(
     h: Any,
     pair: Any,
     e: Any,
-) -> tuple[Any, Any, Any, Any]:
+) -> tuple[Any, Any, Any]:
     """``((h a)⁻¹ - J) (E - e_n) = δ + J e_n - r(E)``, first with ``r = 0``, then corrected."""
     c, d = scheme.collocation, e.size
     path = curve(np, c, scheme.k, t, h, pair[0], pair[1])
@@ -76,7 +74,7 @@ def _newton(
         shifted = problem.at_stages(path.t, path.value - stages)
         second = (solve @ ((f - shifted) - stages @ j.T).reshape(-1)).reshape(c.s, d)
         stages = stages + second
-    return stages, first[-1], second[-1], defect
+    return stages, first[-1], second[-1]
 
 
 def _sweeps(
@@ -87,7 +85,7 @@ def _sweeps(
     pair: Any,
     e: Any,
     slope: Any,
-) -> tuple[Any, Any, Any, Any, Any]:
+) -> tuple[Any, Any, Any, Any]:
     """``E <- E + ((h a)⁻¹ - D)⁻¹ ((h a)⁻¹ (e_n - E) + G)``, without ``D``: ``e_n + h a G``."""
     c = scheme.collocation
     path = curve(np, c, scheme.k, t, h, pair[0], pair[1])
@@ -104,4 +102,4 @@ def _sweeps(
         stages = np.asarray(scheme.sweep(e, h, stages, slopes, diagonal))
         ends.append(stages[-1] if scheme.diagonal else e + h * (c.weights @ slopes))
     second = ends[-1] - ends[-2] if len(ends) > 1 else np.zeros_like(e)
-    return stages, ends[-1], ends[0] - e, second, slopes
+    return stages, ends[-1], ends[0] - e, second

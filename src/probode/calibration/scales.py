@@ -69,28 +69,40 @@ def misfit(xp: Any, error: Any, variance: Any) -> Any:
     return parts.sum(-1) / xp.maximum(known.sum(-1), 1)
 
 
-def combine(xp: Any, error: Any, variance: Any, misfit_mean: Any, square_mean: Any) -> Scales:
-    """``s²`` from the estimate and the two local means ``c̄`` and ``L``; see the module."""
+def combine(
+    xp: Any, error: Any, variance: Any, misfit_mean: Any, square_mean: Any, extent: Any
+) -> Scales:
+    """``s²`` from the estimate and the two local means ``c̄`` and ``L``; see the module.
+
+    Where there is no estimate (it was lost on the way), ``s`` is as wide as the solution varies.
+    """
     known = variance > _TINY
     square = error**2
     c = misfit(xp, error, variance)
     blended = c / 2 + xp.minimum(misfit_mean, 4 * c) / 2
     scale = xp.where(known, square / 2 + blended[..., None] * variance / 2, square)
     scale = xp.clip(square_mean, scale / 4, 4 * scale)
-    usable = xp.isfinite(scale)
-    own = xp.sqrt(xp.where(usable & ~known, scale, 0.0))
-    ratio = xp.sqrt(xp.where(usable & known, scale, 1.0) / xp.where(usable & known, variance, 1.0))
+    scale = xp.where(xp.isfinite(scale), scale, xp.maximum(extent**2, variance))
+    own = xp.sqrt(xp.where(known, 0.0, scale))
+    ratio = xp.sqrt(xp.where(known, scale, 1.0) / xp.where(known, variance, 1.0))
     return Scales(ratio, own)
 
 
-def of_nodes(xp: Any, error: Any, variance: Any) -> Scales:
-    """Scales at all nodes; at the first, which is exact, those of the second."""
+def of_nodes(xp: Any, error: Any, variance: Any, extent: Any) -> Scales:
+    """Scales at all nodes; at the first, which is exact, those of the second.
+
+    ``extent`` is the range of each component over the whole solution.
+    """
     e, v = error[1:], variance[1:]
     n = e.shape[0]
     if n == 0:
         return Scales(xp.ones_like(error), xp.zeros_like(error))
+    # A lost estimate must not spread backwards in time through the windows.
+    finite = xp.all(xp.isfinite(e), axis=-1, keepdims=True)
+    e = xp.where(finite, e, 0.0)
     c = misfit(xp, e, v)
     misfit_mean = window_mean(xp, c, max(2, int(0.02 * n)))
     square_mean = window_mean(xp, e**2, max(1, int(0.1 * n)))
-    ratio, own = combine(xp, e, v, misfit_mean, square_mean)
+    e = xp.where(finite, e, xp.nan)
+    ratio, own = combine(xp, e, v, misfit_mean, square_mean, extent)
     return Scales(xp.concatenate([ratio[:1], ratio]), xp.concatenate([xp.zeros_like(own[:1]), own]))

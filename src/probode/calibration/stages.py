@@ -45,17 +45,6 @@ class Collocation:
         return np.array([p(1.0) for p in self._integrals])
 
     @cached_property
-    def embedded(self) -> np.ndarray:
-        """Weights that differ from ``b`` by a multiple of the highest divided difference.
-
-        ``(b - b̂)·δ`` vanishes for polynomials ``δ`` of degree below ``s - 1``: its size beside
-        ``b·δ`` says whether the nodes resolve ``δ``.
-        """
-        c = self.nodes
-        differences = np.array([1.0 / np.prod(np.delete(c[i] - c, i)) for i in range(self.s)])
-        return self.weights - differences / np.abs(differences).sum()
-
-    @cached_property
     def _integrals(self) -> list[Polynomial]:
         polynomials = []
         for j in range(self.s):

@@ -18,8 +18,8 @@ from probode.errors import check_choice
 from probode.posterior import Posterior
 
 _MOST_ROUNDS = 6
-_AIM = 0.3
-"""Part of the target to aim at."""
+_MET, _AIM = 0.9, 0.3
+"""Parts of the target: to be content with (the estimate has an error of its own), to aim at."""
 _HEAD_START = 100.0
 _LOOSEST_RTOL = 1e-2
 _SMALLEST_RTOL = 100 * float(np.finfo(float).eps)
@@ -124,8 +124,8 @@ def reach(
         result = integrate(eqx.tree_at(lambda c: (c.rtol, c.atol), base, tolerances))
         measure = target.measure(result[0])
         rounds.append(Round(factor, measure, result))
-        if measure <= 1.0 or not bool(result[0].success):
-            why = "the solve did not reach the end" if measure > 1.0 else ""
+        if measure <= _MET or not bool(result[0].success):
+            why = "the solve did not reach the end" if measure > _MET else ""
             break
         if factor <= floor:
             why = "rounding level"
@@ -137,8 +137,8 @@ def reach(
         factor = max(factor * min((_AIM / measure) ** (1.0 / exponent), 0.5), floor)
     best = min(rounds, key=lambda r: r.measure)
     trusted = best.result[0].diagnose().trusted
-    met = best.measure <= 1.0 and trusted
-    if best.measure <= 1.0 and not trusted:
+    met = best.measure <= _MET and trusted
+    if best.measure <= _MET and not trusted:
         why = "the error estimate cannot be trusted, see posterior.diagnose()"
     costs = [r.result[2] for r in rounds]
     report = Report(

@@ -39,19 +39,23 @@ _LEFT_OVER = 1e-2
 """Part of the error that the iteration may leave unsettled in a step."""
 
 _MOST_ITERATIONS = 8
+_FIRST_CREDIT, _CREDIT = 32.0, 0.05
+"""Iterations beyond the ordinary ones: so many at once, and so many more for each step."""
 _ROUNDING = 4 * float(np.finfo(float).eps)
 
 
 class Carry(NamedTuple):
-    """The error at the node that was reached, and its mean slope over the step that led there."""
+    """The error at a node, its mean slope over the step that led there, and a budget."""
 
     error: Float[Array, " d"]
     slope: Float[Array, " d"]
+    credit: Array
+    """Iterations beyond the ordinary ones that may still be spent."""
 
     @staticmethod
     def start(xp: Any, d: int) -> "Carry":
         """The initial value has no error."""
-        return Carry(xp.zeros(d), xp.zeros(d))
+        return Carry(xp.zeros(d), xp.zeros(d), xp.asarray(_FIRST_CREDIT))
 
 
 class Transported(NamedTuple):
@@ -65,8 +69,6 @@ class Transported(NamedTuple):
     """Change of the error over the step after the first iteration, at the end of the step."""
     second: Float[Array, " d"]
     """What the last iteration changed there."""
-    unresolved: Float[Array, " d"]
-    """``h (b - b̂)·δ``: part of the integrated defect that a coarser quadrature misses."""
     repeats: Array
     """Newton iterations beyond the ordinary ones (each with a Jacobian of its own)."""
 
@@ -102,7 +104,6 @@ class Linear(NamedTuple):
     response: Float[Array, "s d d"]
     solve: Array
     """Inverse of the stages' system: multiplied out ``(s d, s d)``, or ``(pairs, d, d)``."""
-    unresolved: Float[Array, " d"]
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,6 @@ class Newton:
         shifts = jnp.asarray(values) / path.h
         blocks = inverse(shifts[:, None, None] * jnp.eye(d) - j)
         defect = path.slope - f
-        unresolved = path.h * ((c.weights - c.embedded) @ defect)
         # (λ/h - J)⁻¹ J = λ/h (λ/h - J)⁻¹ - 1
         passed = shifts[:, None, None] * blocks - jnp.eye(d)
         ones = jnp.asarray(columns * rows.sum(axis=1))
@@ -156,7 +156,7 @@ class Newton:
         if d <= _SMALL:
             size = c.s * d
             solve = jnp.einsum("ik,kab,kj->iajb", columns, blocks, rows).real.reshape(size, size)
-        return Linear(path, f, j, self._apply(solve, defect), response, solve, unresolved)
+        return Linear(path, f, j, self._apply(solve, defect), response, solve)
 
     def _apply(self, solve: Any, right: Any) -> Any:
         """``((h a)⁻¹ - J)⁻¹`` applied to stages."""
@@ -172,7 +172,7 @@ class Newton:
         stages = e + first
         if not self.corrections:
             nothing = jnp.zeros_like(e)
-            return self._moved(step, e, stages, first[-1], nothing, jnp.zeros((), int))
+            return self._moved(step, carry, stages, first[-1], nothing, jnp.zeros((), int))
         shifted = jax.vmap(field)(step.curve.t, step.curve.value - stages)
         second = self._apply(step.solve, (step.f - shifted) - stages @ step.j.T)
         # The next correction would be smaller by as much as this one is.
@@ -181,18 +181,20 @@ class Newton:
         moved = jnp.max(jnp.abs(first) / size)
         changed = jnp.max(jnp.maximum(jnp.abs(second) - noise, 0.0) / size)
         settled = changed * changed <= _LEFT_OVER * moved
+        settled = settled | (carry.credit < _MOST_ITERATIONS)
         corrected, last, repeats = jax.lax.cond(
             settled,
             lambda: (stages + second, second[-1], jnp.zeros((), int)),
             lambda: self._repeat(field, step, e),
         )
-        return self._moved(step, e, corrected, corrected[-1] - last - e, last, repeats)
+        return self._moved(step, carry, corrected, corrected[-1] - last - e, last, repeats)
 
     def _moved(
-        self, step: Linear, e: Array, stages: Array, first: Array, second: Array, repeats: Array
+        self, step: Linear, carry: Carry, stages: Array, first: Array, second: Array, repeats: Array
     ) -> tuple[Carry, Transported]:
-        after = Carry(stages[-1], (stages[-1] - e) / step.curve.h)
-        return after, Transported(stages[-1], stages, first, second, step.unresolved, repeats)
+        slope = (stages[-1] - carry.error) / step.curve.h
+        after = Carry(stages[-1], slope, carry.credit + _CREDIT - repeats)
+        return after, Transported(stages[-1], stages, first, second, repeats)
 
     def _repeat(self, field: VectorField, step: Linear, e: Array) -> tuple[Array, Array, Array]:
         """The stages by Newton's method from ``E = e_n``, each iteration with its own Jacobian."""
@@ -276,10 +278,9 @@ class Sweeps:
             ends.append(stages[-1] if self.diagonal else e + h * (c.weights @ slopes))
         end = ends[-1]
         second = end - ends[-2] if self.sweeps > 1 else jnp.zeros_like(e)
-        unresolved = h * ((c.weights - c.embedded) @ slopes)
-        after = Carry(end, (end - e) / h)
+        after = Carry(end, (end - e) / h, carry.credit)
         none = jnp.zeros((), int)
-        return after, Transported(end, stages, ends[0] - e, second, unresolved, none)
+        return after, Transported(end, stages, ends[0] - e, second, none)
 
     def sweep(self, e: Array, h: Array, stages: Array, slopes: Array, diagonal: Any) -> Array:
         """One sweep over the stages."""
@@ -298,10 +299,10 @@ Scheme = Newton | Sweeps
 
 def empty(scheme: Scheme, steps: int, d: int) -> Transported:
     """NumPy arrays for so many steps, all zero."""
-    rows: list[Any] = [np.zeros((steps, d)) for _ in range(4)]
+    rows: list[Any] = [np.zeros((steps, d)) for _ in range(3)]
     stages: Any = np.zeros((steps, scheme.collocation.s, d))
     repeats: Any = np.zeros(steps, int)
-    return Transported(rows[0], stages, rows[1], rows[2], rows[3], repeats)
+    return Transported(rows[0], stages, rows[1], rows[2], repeats)
 
 
 def carry_over(
@@ -323,7 +324,7 @@ def carry_over(
         after, moved = scheme.advance(field, step, carry)
         nothing = jnp.zeros_like(carry.error)
         stages = jnp.broadcast_to(carry.error, moved.stages.shape)
-        stay = Transported(carry.error, stages, nothing, nothing, nothing, jnp.zeros((), int))
+        stay = Transported(carry.error, stages, nothing, nothing, jnp.zeros((), int))
         return jax.tree.map(lambda a, b: jnp.where(still[i], a, b), (carry, stay), (after, moved))
 
     if count is None:
