@@ -12,7 +12,9 @@ standard deviations of the model (one of four diffusions), and calibrated by def
 References are EK1(8) at rtol 1e-12 (stiff problems: EK1(6) at 1e-11), checked against a second
 solution: the closed form where there is one, DOP853 on non-stiff problems, else EK1(5). Runs whose
 error is less than 20 times their difference, at the end or at more than a fifth of the nodes, are
-skipped and listed, as are runs that need too many steps. Writes calibration.csv and calibration.png.
+skipped and listed, as are runs that need too many steps.
+
+Writes calibration.csv and calibration.png.
 """
 
 import argparse

@@ -38,7 +38,7 @@ _FIRST_ATTEMPTS = 4
 begin = compiled(0, 1)(loop.begin)
 fill_chunk = compiled(0, 1)(loop.fill_chunk)
 smooth_chunk = compiled(0)(smooth.smooth_chunk)
-begin_saving = compiled(0, 2, 3)(saving.begin_saving)
+begin_saving = compiled(0, 2, 3, 4)(saving.begin_saving)
 run_saving = compiled(0)(saving.run_saving)
 smooth_saved = compiled(0)(saving.smooth_saved)
 
@@ -252,12 +252,12 @@ def first_row(solve: Solve, chunks: list[Chunk]) -> Rows:
 
 
 def solve_saving(
-    inputs: Inputs, save_at: Any, keep_kernels: bool, monitor: Monitor
+    inputs: Inputs, save_at: Any, keep_kernels: bool, monitor: Monitor, scheme: Any = None
 ) -> tuple[Saving, Status]:
     """Solve and keep the state at given times only."""
     method, _, field, control, _, t1, _ = inputs
     solve = begin(*inputs)
-    carry = begin_saving(method, solve, save_at.shape[0], keep_kernels)
+    carry = begin_saving(method, solve, save_at.shape[0], keep_kernels, scheme)
 
     def chunk(carry: Saving, attempts: int) -> Saving:
         return run_saving(method, field, control, carry, t1, save_at, attempts)

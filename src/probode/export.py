@@ -20,7 +20,11 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from probode.calibration.beside import Step, Tracker
+from probode.calibration.diagnosis import Tally
 from probode.calibration.result import Calibration
+from probode.calibration.stages import Collocation
+from probode.calibration.transport import Carry, Newton, Sweeps
 from probode.control import ControlState
 from probode.diffusion import DynamicDiffusion, Evidence, FixedDiffusion
 from probode.initial import DiffuseStart, RungeKuttaStart, TaylorStart
@@ -48,7 +52,7 @@ _CLASSES: dict[str, type] = {
     cls.__name__: cls
     for cls in (
         *(Posterior, NodePath, SavedPath, Rows, Marginals, Stats, Evidence),
-        *(Calibration, Problem),
+        *(Calibration, Problem, Tracker, Step, Carry, Tally, Newton, Sweeps, Collocation),
         *(Saving, Solve, State, Kernel, ControlState, Counts),
         *(EK0, EK1, DiagonalEK1, FixedDiffusion, DynamicDiffusion),
         *(TaylorStart, RungeKuttaStart, DiffuseStart),
