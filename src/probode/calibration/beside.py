@@ -78,13 +78,12 @@ class Tracker(eqx.Module):
         self,
         field: VectorField,
         t: Array,
-        t_next: Array,
+        h: Array,
         left: Array,
         right: Array,
         variance: Array,
     ) -> "Tracker":
         """Over an accepted step, between the filter's means; ``variance`` is that at its end."""
-        h = t_next - t
         ends = jnp.stack([left[:2], right[:2]])
         prepared: Any = self.scheme.prepare(field, t, h, ends[0], ends[1])
         carry, moved = self.scheme.advance(field, prepared, self.carry)
@@ -128,9 +127,9 @@ class Tracker(eqx.Module):
         mine = jax.tree.map(np.asarray, self) if host else self
         reached = mean.shape[0]
         error = mean - mine.corrected[:reached]
-        extent = mine.tally.high - mine.tally.low
+        values = scales.Values(mean, mine.tally.high - mine.tally.low)
         scaled = scales.combine(
-            xp, error, variance, mine.misfits[:reached], mine.squares[:reached], extent
+            xp, error, variance, mine.misfits[:reached], mine.squares[:reached], values
         )
         steps = mine.tally.steps.astype(int)
         scheme = self.scheme

@@ -44,8 +44,7 @@ def assemble(
     """Scales and signs of a finished transport."""
     xp: Any = np if on_host(t) else jnp
     error = xp.concatenate([xp.zeros_like(means[:1, 0]), moved.error])
-    extent = xp.max(means[:, 0], axis=0) - xp.min(means[:, 0], axis=0)
-    scaled = scales.of_nodes(xp, error, variance, extent)
+    scaled = scales.of_nodes(xp, error, variance, means[:, 0])
     repeats = moved.repeats.sum()
     steps = t.shape[0] - 1
     s = scheme.collocation.s

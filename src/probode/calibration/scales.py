@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Array, Float
 
+_EPSILON = float(np.finfo(float).eps)
 _TINY = 1e-290
 """A variance below this is none: ratios to it would overflow."""
 
@@ -69,12 +70,21 @@ def misfit(xp: Any, error: Any, variance: Any) -> Any:
     return parts.sum(-1) / xp.maximum(known.sum(-1), 1)
 
 
+class Values(NamedTuple):
+    """What else the scales depend on."""
+
+    mean: Float[Array, "*N d"]
+    extent: Float[Array, " d"]
+    """Range of each component over the whole solution."""
+
+
 def combine(
-    xp: Any, error: Any, variance: Any, misfit_mean: Any, square_mean: Any, extent: Any
+    xp: Any, error: Any, variance: Any, misfit_mean: Any, square_mean: Any, values: Values
 ) -> Scales:
     """``s²`` from the estimate and the two local means ``c̄`` and ``L``; see the module.
 
-    Where there is no estimate (it was lost on the way), ``s`` is as wide as the solution varies.
+    No value is known better than its own rounding: ``s >= ε |y|``, except where it is exact. Where
+    there is no estimate (it was lost on the way), ``s`` is as wide as the solution varies.
     """
     known = variance > _TINY
     square = error**2
@@ -82,17 +92,16 @@ def combine(
     blended = c / 2 + xp.minimum(misfit_mean, 4 * c) / 2
     scale = xp.where(known, square / 2 + blended[..., None] * variance / 2, square)
     scale = xp.clip(square_mean, scale / 4, 4 * scale)
-    scale = xp.where(xp.isfinite(scale), scale, xp.maximum(extent**2, variance))
+    exact = ~known & (scale == 0.0)
+    scale = xp.where(exact, 0.0, xp.maximum(scale, (_EPSILON * values.mean) ** 2))
+    scale = xp.where(xp.isfinite(scale), scale, xp.maximum(values.extent**2, variance))
     own = xp.sqrt(xp.where(known, 0.0, scale))
     ratio = xp.sqrt(xp.where(known, scale, 1.0) / xp.where(known, variance, 1.0))
     return Scales(ratio, own)
 
 
-def of_nodes(xp: Any, error: Any, variance: Any, extent: Any) -> Scales:
-    """Scales at all nodes; at the first, which is exact, those of the second.
-
-    ``extent`` is the range of each component over the whole solution.
-    """
+def of_nodes(xp: Any, error: Any, variance: Any, mean: Any) -> Scales:
+    """Scales at all nodes; at the first, which is exact, those of the second."""
     e, v = error[1:], variance[1:]
     n = e.shape[0]
     if n == 0:
@@ -104,5 +113,6 @@ def of_nodes(xp: Any, error: Any, variance: Any, extent: Any) -> Scales:
     misfit_mean = window_mean(xp, c, max(2, int(0.02 * n)))
     square_mean = window_mean(xp, e**2, max(1, int(0.1 * n)))
     e = xp.where(finite, e, xp.nan)
-    ratio, own = combine(xp, e, v, misfit_mean, square_mean, extent)
+    values = Values(mean[1:], xp.max(mean, axis=0) - xp.min(mean, axis=0))
+    ratio, own = combine(xp, e, v, misfit_mean, square_mean, values)
     return Scales(xp.concatenate([ratio[:1], ratio]), xp.concatenate([xp.zeros_like(own[:1]), own]))
