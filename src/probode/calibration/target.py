@@ -23,6 +23,8 @@ _MET, _AIM = 0.9, 0.3
 _HEAD_START = 100.0
 _LOOSEST_RTOL = 1e-2
 _SMALLEST_RTOL = 100 * float(np.finfo(float).eps)
+_LARGEST_CHANGE = 1e-4
+"""Of the tolerances from one round to the next: no power law holds for longer."""
 _EXPONENTS = (0.5, 2.0)
 """Where a fitted exponent is believed."""
 
@@ -134,7 +136,8 @@ def reach(
             why = "a tighter tolerance no longer helps"
             break
         exponent = _exponent(rounds, result[0].solver.order)
-        factor = max(factor * min((_AIM / measure) ** (1.0 / exponent), 0.5), floor)
+        change = (_AIM / measure) ** (1.0 / exponent)
+        factor = max(factor * min(max(change, _LARGEST_CHANGE), 0.5), floor)
     best = min(rounds, key=lambda r: r.measure)
     trusted = best.result[0].diagnose().trusted
     met = best.measure <= _MET and trusted
