@@ -69,6 +69,7 @@ def text(posterior: Posterior) -> str:
         more = ", ..." if np.prod(posterior.shape) > len(final) else ""
         lines.append(f"  final value: {', '.join(final)}{more}")
     lines += [f"  {_cost(posterior)}", f"  {posterior.message}"]
+    lines += [f"  {line}" for line in str(posterior.diagnose()).splitlines()]
     return "\n".join(lines)
 
 
@@ -88,9 +89,22 @@ def html(posterior: Posterior) -> str | None:
         f"<div><strong>Posterior</strong> of {escape(_method(posterior))}</div>",
         f"<div>{mark} {escape(posterior.message)}</div>",
         _table(posterior),
+        _verdict(posterior),
         f'<div style="opacity: 0.75">{escape(about)}</div>',
     ]
     return '<div style="line-height: 1.5; max-width: 50em">\n' + "\n".join(parts) + "\n</div>"
+
+
+def _verdict(posterior: Posterior) -> str:
+    """What to think of the error bars."""
+    diagnosis = posterior.diagnose()
+    head, *reasons = str(diagnosis).splitlines()
+    if posterior.calibration is None:
+        return f'<div style="opacity: 0.75">{escape(head)}</div>'
+    color = _MARK_COLORS[diagnosis.trusted]
+    mark = f'<strong style="color: {color}">{"✓" if diagnosis.trusted else "✗"}</strong>'
+    rest = "".join(f"<div>{escape(reason)}</div>" for reason in reasons)
+    return f"<div>{mark} {escape(head)}{rest}</div>"
 
 
 def _not_one_solve(posterior: Posterior) -> str | None:
@@ -133,10 +147,16 @@ def _interval(posterior: Posterior) -> str:
 
 def _cost(posterior: Posterior) -> str:
     stats = posterior.stats
-    return (
+    cost = (
         f"{int(stats.steps)} steps ({int(stats.rejected)} rejected), "
         f"{int(stats.f_evaluations)} evaluations of f, "
         f"{int(stats.jacobian_evaluations)} of its Jacobian"
+    )
+    if posterior.calibration is None:
+        return cost
+    return (
+        f"{cost}, for the calibration {int(stats.calibration_f_evaluations)} and "
+        f"{int(stats.calibration_jacobian_evaluations)} more"
     )
 
 

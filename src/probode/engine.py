@@ -40,7 +40,7 @@ _FIRST_ATTEMPTS = 4
 begin = compiled(0, 1)(loop.begin)
 fill_chunk = compiled(0, 1)(loop.fill_chunk)
 smooth_chunk = compiled(0)(smooth.smooth_chunk)
-begin_saving = compiled(0, 2, 3)(saving.begin_saving)
+begin_saving = compiled(0, 2, 3, 4)(saving.begin_saving)
 run_saving = compiled(0)(saving.run_saving)
 smooth_saved = compiled(0)(saving.smooth_saved)
 saving_of_end = compiled(0, 2)(saving.saving_of_end)
@@ -289,12 +289,13 @@ def first_row(solve: Solve, chunks: list[AnyChunk]) -> Rows:
 
 
 def solve_saving(
-    inputs: Inputs, save_at: Any, keep_kernels: bool, monitor: Monitor
+    inputs: Inputs, save_at: Any, keep_kernels: bool, monitor: Monitor, scheme: Any = None
 ) -> tuple[Saving, Status]:
     """Solve and keep the state at given times only."""
     method, _, field, control, _, t1, _ = inputs
     if (
-        save_at.shape == (1,)
+        scheme is None
+        and save_at.shape == (1,)
         and float(save_at[0]) == float(t1)
         and native.supports(method, control)
     ):
@@ -303,7 +304,7 @@ def solve_saving(
         solve, status, _ = collect_native(monitor, driver.NOT_BEGUN, steps)
         return saving_of_end(method, solve, keep_kernels, status == Status.SUCCESS), status
     solve = begin(*inputs)
-    carry = begin_saving(method, solve, save_at.shape[0], keep_kernels)
+    carry = begin_saving(method, solve, save_at.shape[0], keep_kernels, scheme)
 
     def chunk(carry: Saving, attempts: int) -> Saving:
         return jax.block_until_ready(

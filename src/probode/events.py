@@ -276,6 +276,5 @@ def _time_std(
     step = 1e-6 * max(abs(t), float(np.ptp(nodes)))
     in_time = (g(t + step, y) - g(t - step, y)) / (2 * step)
     rate = in_time + gradient @ slope
-    spread = np.broadcast_to(gaussian.spread, y.shape)
-    across = float(posterior.method.structure.project(gaussian.columns, spread * gradient))
+    across = gaussian.project(gradient)
     return float(across / abs(rate)) if rate != 0.0 else np.inf

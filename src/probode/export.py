@@ -20,12 +20,17 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from probode.calibration.beside import Step, Tracker
+from probode.calibration.diagnosis import Tally
+from probode.calibration.result import Calibration
+from probode.calibration.stages import Collocation
+from probode.calibration.transport import Carry, Newton, Sweeps
 from probode.control import ControlState
 from probode.diffusion import DynamicDiffusion, Evidence, FixedDiffusion
 from probode.initial import DiffuseStart, RungeKuttaStart, TaylorStart
 from probode.loop import Counts, Rows, Solve
 from probode.paths import NodePath, SavedPath
-from probode.posterior import Posterior, Stats, one_solve
+from probode.posterior import Posterior, Problem, Stats, one_solve
 from probode.prior import IWP
 from probode.saving import Saving
 from probode.smooth import Kernel, Marginals
@@ -47,6 +52,7 @@ _CLASSES: dict[str, type] = {
     cls.__name__: cls
     for cls in (
         *(Posterior, NodePath, SavedPath, Rows, Marginals, Stats, Evidence),
+        *(Calibration, Problem, Tracker, Step, Carry, Tally, Newton, Sweeps, Collocation),
         *(Saving, Solve, State, Kernel, ControlState, Counts),
         *(EK0, EK1, DiagonalEK1, FixedDiffusion, DynamicDiffusion),
         *(TaylorStart, RungeKuttaStart, DiffuseStart),
@@ -216,6 +222,8 @@ def _encode(value: Any, name: str, arrays: dict[str, np.ndarray]) -> Any:
     if isinstance(value, np.ndarray | jax.Array):
         arrays[name] = np.asarray(value)
         return {"array": name}
+    if isinstance(value, Problem):
+        return {"class": "Problem"}  # programs cannot be stored: a loaded posterior has none
     if _CLASSES.get(type(value).__name__) is type(value):
         fields = {
             field: _encode(getattr(value, field), f"{name}.{field}", arrays)

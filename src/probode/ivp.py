@@ -1,5 +1,6 @@
 """``solve_ivp``: SciPy's contract, and the posterior."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -7,13 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from probode import engine, events, host
+from probode.calibration.host import HostProblem
+from probode.calibration.schemes import MODES
+from probode.calibration.target import Integrated, Target, reach
 from probode.control import Control, GridSteps, PControl, PIControl
 from probode.engine import Inputs, Monitor, one_blas_thread
 from probode.errors import check_choice
 from probode.ivp_function import UserFunction, on_real_form
 from probode.ivp_options import Options, read_tolerances
 from probode.ivp_result import Constant, Embedding, OdeResult, Solution
-from probode.posterior import Posterior
+from probode.posterior import Posterior, Problem
 from probode.precision import double_precision
 from probode.progress import with_progress
 from probode.solve import build_posterior, check_limits, node_path
@@ -72,6 +76,11 @@ def solve_ivp(
         ``diffusion="dynamic"``, ``smooth=True``, ``grid``, ``control`` ("PI", "P"),
         ``initialization``, ``progress=False``, ``time_limit`` (seconds), ``callback`` (called a few
         times a second with the progress; a true answer stops).
+        Error bars: ``calibration="defect"`` (of the size of the global error),
+        ``"defect-fast"`` (cheaper, coarser) or ``"model"`` (the posterior of the model as it is).
+        A tolerance on the answer: ``global_rtol``, ``global_atol`` (numbers or arrays; then
+        ``rtol`` and ``atol`` are only where to begin), met over the whole interval or, with
+        ``global_at="end"``, at its end.
 
     Returns
     -------
@@ -86,6 +95,7 @@ def solve_ivp(
     True
     """
     chosen = Options.read(options)
+    check_choice("calibration", chosen.calibration, ("model", *MODES))
     check_limits(chosen.max_num_steps, chosen.time_limit, chosen.callback)
     t0, tf = (float(t) for t in t_span)
     if np.isnan(t0) or np.isnan(tf) or np.isinf(t0):
@@ -100,10 +110,20 @@ def solve_ivp(
     embedding = Embedding(start.size, np.iscomplexobj(start))
     control = _control(chosen, t0, tf, embedding)
     watched = None if events is None else _prepared_events(events, arguments)
-    posterior, path, counts = _integrate(
-        fun, t0, tf, start, arguments, bool(vectorized), solver, control, chosen, embedding, watched
-    )
-    return _result(posterior, path, counts, embedding, times, dense_output, watched)
+
+    def integrate(control: Control) -> Integrated:
+        return _integrate(
+            *(fun, t0, tf, start, arguments, bool(vectorized)),
+            *(solver, control, chosen, embedding, watched),
+        )
+
+    target = Target.read(chosen, embedding, control)
+    if target is None:
+        posterior, path, counts = integrate(control)
+        return _result(posterior, path, counts, embedding, times, dense_output, watched)
+    (posterior, path, counts), report = reach(target, control, integrate)
+    result = _result(posterior, path, counts, embedding, times, dense_output, watched)
+    return report.onto(result)
 
 
 def _initial_state(y0: Any) -> np.ndarray:
@@ -209,7 +229,7 @@ def _integrate(
     options: Options,
     embedding: Embedding,
     watched: list[events.Event] | None,
-) -> tuple[Posterior, str, dict[str, int]]:
+) -> Integrated:
     """Run the solve on the real form of the state, compiled where the function can be traced."""
     user = UserFunction(fun, arguments, vectorized, options, solver, embedding)
     y0 = embedding.flatten(start)
@@ -235,20 +255,28 @@ def _integrate(
             inputs = Inputs(method, initialization, traced.field, control, t0, tf, y0)
             final, status, chunks = engine.solve_all(inputs, monitor)
             extra = initialization.evaluations(solver.order) + control.start_evaluations()
+            known: Any = traced.field
             path = traced.path
         else:
+            hosted = user.on_host(y0.size)
             final, status, chunks, extra = host.solve_on_host(
-                method, user.on_host(y0.size), control, t0, tf, y0, monitor
+                method, hosted, control, t0, tf, y0, monitor
             )
+            known = HostProblem(hosted.function, hosted.jacobian)
             path = "python"
         nodes = node_path(method, final, chunks, options.smooth)
         posterior = build_posterior(
             solver, method, y0.shape, control, nodes, final, np.asarray(status.value), extra, path
         )
+        posterior = dataclasses.replace(posterior, problem=Problem(known))
+        if options.calibration != "model":
+            posterior = posterior.calibrate(options.calibration)
     attempted = int(final.counts.attempted)
+    stats = posterior.stats
     counts = {
-        "nfev": attempted + extra,
-        "njev": 0 if method.jacobian == "none" else attempted,
+        "nfev": attempted + extra + int(stats.calibration_f_evaluations),
+        "njev": (0 if method.jacobian == "none" else attempted)
+        + int(stats.calibration_jacobian_evaluations),
         "nlu": 0,
     }
     return posterior, path, counts

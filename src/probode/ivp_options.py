@@ -31,6 +31,10 @@ class Options(NamedTuple):
     grid: Any = None
     control: Any = "PI"
     initialization: Any = None
+    calibration: str = "defect"
+    global_rtol: Any = None
+    global_atol: Any = None
+    global_at: str = "interval"
     progress: bool = False
     time_limit: float | None = None
     callback: Callable[[Progress], Any] | None = None

@@ -83,6 +83,11 @@ class NodePath(Path):
         rows = self.rows
         return self.smoothed if self.smoothed is not None else Marginals(rows.mean, rows.factor)
 
+    @property
+    def means(self) -> Array:
+        """Means of the whole states, ``(N, q+1, d)``."""
+        return self._marginals.mean
+
     def select(self, method: Method, k: int) -> tuple[Array, Array]:
         marginals = self._marginals
         with double_precision():

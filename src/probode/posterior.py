@@ -1,5 +1,6 @@
 """What a solve returns: a Gaussian process posterior over the solution."""
 
+import dataclasses
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -10,9 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from probode.calibration.diagnosis import Diagnosis, judge
+from probode.calibration.result import Calibration
+from probode.calibration.scales import Scales
 from probode.diffusion import Evidence
+from probode.engine import one_blas_thread
 from probode.gaussian import safe_sqrt
-from probode.paths import Path, SavedPath
+from probode.paths import NodePath, Path, SavedPath
 from probode.precision import double_precision, is_traced, on_host
 from probode.record import record, static
 from probode.solvers import Solver
@@ -38,6 +43,9 @@ class Stats:
     f_evaluations: Array | int
     """Evaluations of the vector field, those of the start included (Taylor mode: one per order)."""
     jacobian_evaluations: Array | int
+    calibration_f_evaluations: Array | int = 0
+    """Evaluations of the vector field by the calibration, not counted above."""
+    calibration_jacobian_evaluations: Array | int = 0
     path: str = static(default="jax")
     """How the vector field was evaluated: "jax" (as it is), "numpy" or "scalars" (a NumPy function,
     traced), "python" (called from Python)."""
@@ -55,6 +63,10 @@ class Gaussian:
     """Calibration: a factor for all standard deviations, or one per component."""
     structure: Structure = static()
     multivariate: bool = static()
+    ratio: Array | None = None
+    """Factors of the model's standard deviations, ``(*times, d)``, of a calibrated posterior."""
+    own: Array | None = None
+    """Standard deviations of components for which the model has none, ``(*times, d)``."""
 
     @property
     def std(self) -> Array:
@@ -65,7 +77,10 @@ class Gaussian:
             # Zero variance: a derivative of zero. NaN (never reached) stays NaN.
             zero = variance == 0.0
             root = xp.where(zero, 0.0, xp.sqrt(xp.where(zero, 1.0, variance)))
-            return (root * self._spread_over(variance.ndim)).reshape(self.mean.shape)
+            std = root * self._spread_over(variance.ndim)
+            if self.ratio is not None:
+                std = xp.hypot(std * self.ratio, self.own)
+            return std.reshape(self.mean.shape)
 
     @property
     def cov(self) -> Array:
@@ -73,13 +88,48 @@ class Gaussian:
         with double_precision():
             covariance = self.structure.covariance(self.columns)
             spread = self._spread_over(covariance.ndim - 1)
-            return covariance * spread[..., None] * spread[..., None, :]
+            if self.ratio is not None:
+                spread = spread * self.ratio
+            covariance = covariance * spread[..., None] * spread[..., None, :]
+            if self.own is not None:
+                covariance = covariance + self.own[..., None] ** 2 * np.eye(self.own.shape[-1])
+            return covariance
+
+    def project(self, direction: np.ndarray) -> float:
+        """Standard deviation of ``direction · y`` (flattened in C order), at one time."""
+        spread = np.broadcast_to(self._spread_over(1), direction.shape)
+        weights = direction * spread
+        if self.ratio is None:
+            return float(self.structure.project(self.columns, weights))
+        across = self.structure.project(self.columns, weights * self.ratio)
+        assert self.own is not None
+        return float(np.hypot(across, np.linalg.norm(direction * self.own)))
 
     def _spread_over(self, ndim: int) -> Array:
         """The calibration with axes for the times, between those of a batch and the components."""
         spread = self.spread if self.multivariate else self.spread[..., None]
         times = ndim - spread.ndim
         return spread.reshape((*spread.shape[:-1], *[1] * times, spread.shape[-1]))
+
+
+@jax.tree_util.register_pytree_node_class
+class Problem:
+    """The vector field of a finished solve, for a later calibration.
+
+    No part of the values: functions on pytrees (``jit``, ``vmap``, ``tree.map``) leave it behind.
+    """
+
+    def __init__(self, field: Any = None) -> None:
+        self.field = field
+
+    def tree_flatten(self) -> tuple[tuple[()], None]:
+        """Nothing inside."""
+        return (), None
+
+    @classmethod
+    def tree_unflatten(cls, _: None, children: tuple[()]) -> "Problem":
+        """An empty one."""
+        return cls()
 
 
 @record
@@ -101,6 +151,9 @@ class Posterior:
     status_code: Array
     tolerances: tuple[Array, Array] | None = None
     """``(rtol, atol)`` of the control, each a number or ``(d,)``; ``None`` without a control."""
+    calibration: Calibration | None = None
+    """The estimated global error and the scales made of it; ``None``: the model's scale."""
+    problem: Problem = Problem()
 
     @property
     def t(self) -> Array:
@@ -117,7 +170,8 @@ class Posterior:
     @property
     def marginals(self) -> Gaussian:
         """Gaussians at the times ``t``."""
-        return self._gaussian(*self.path.select(self.method, 0))
+        scales = None if self.calibration is None else self.calibration.scales
+        return self._gaussian(*self.path.select(self.method, 0), scales)
 
     @property
     def mean(self) -> Array:
@@ -148,7 +202,11 @@ class Posterior:
             raise ValueError(
                 f"k must be between 0 and the order {self.solver.order} of the solver, got {k}."
             )
-        return self._gaussian(*self.path.evaluate(self.method, t, k))
+        scales = None
+        if self.calibration is not None:
+            with double_precision():
+                scales = self.calibration.scales_at(self.t, t)
+        return self._gaussian(*self.path.evaluate(self.method, t, k), scales)
 
     def sample(self, n: int = 1, *, seed: Any = 0, t: Any = None) -> Array:
         """Joint samples of the whole trajectory, shape ``(n, N, *shape)``.
@@ -164,7 +222,21 @@ class Posterior:
         """
         key = jax.random.key(seed) if isinstance(seed, int | np.integer) else seed
         drawn = self.path.sample(self.method, int(n), key, t, self.spread)
+        if self.calibration is not None:
+            drawn = self._rescaled(drawn, key, t)
         return drawn.reshape((*drawn.shape[:-1], *self.shape))
+
+    def _rescaled(self, drawn: Array, key: Array, t: Any) -> Array:
+        """``m + D (x - m)``, and one number per component and draw where the model has no scale."""
+        at = self.marginals if t is None else self(t)
+        assert at.ratio is not None
+        mean = at.mean.reshape(drawn.shape[1:])
+        with double_precision():
+            own = jax.random.normal(
+                jax.random.fold_in(key, 1), (drawn.shape[0], drawn.shape[-1]), jnp.float32
+            )
+            own = self._hand_out(own)[(slice(None), *[None] * (drawn.ndim - 2))]
+            return mean + at.ratio * (drawn - mean) + at.own * own
 
     @property
     def log_evidence(self) -> Array:
@@ -219,10 +291,110 @@ class Posterior:
             "message is for one finished solve: inside a trace or for a batch, use status."
         )
 
-    def _gaussian(self, mean: Array, columns: Array) -> Gaussian:
+    def calibrate(self, mode: str = "defect") -> "Posterior":
+        """The same posterior with standard deviations that speak of the global error.
+
+        The posterior mean is a function whose residual between the nodes is known, so its error
+        obeys an ODE that is solved on the solver's own steps (see :mod:`probode.calibration`). The
+        result is a signed estimate, :meth:`global_error`; covariances and samples are rescaled by
+        it: ``Σ -> D Σ D``, ``x -> m + D (x - m)``. Means do not change.
+
+        It is an a-posteriori estimate used as a scale: that its size is right is no proof that
+        errors are Gaussian. :meth:`diagnose` says where it fails.
+
+        Parameters
+        ----------
+        mode
+            ``"defect"`` (8 evaluations of ``f`` and a Jacobian a step for EK1, 6 of ``f`` for EK0)
+            or ``"defect-fast"`` (3 of ``f``), which follows the error less closely.
+        """
+        from probode.calibration.calibrate import calibrate_nodes
+
+        if not isinstance(self.path, NodePath):
+            raise ValueError(
+                "a posterior computed with save_at has not kept its steps: pass "
+                "calibration='defect' to solve, which then calibrates on the way."
+            )
+        if is_traced(self) or not on_host(self.t):
+            raise ValueError(
+                "calibrate() is for a finished solve: inside jit or vmap, pass "
+                "calibration='defect' to solve."
+            )
+        if self.problem.field is None:
+            raise ValueError(
+                "this posterior does not know its vector field any more (it was loaded from a "
+                "file, or went through jit, vmap or tree.map): calibrate before that, or pass "
+                "calibration='defect' to solve."
+            )
+        plain = dataclasses.replace(self, calibration=None)
+        variance = np.square(plain.std).reshape(len(self.t), -1)
+        with double_precision(), one_blas_thread():
+            made = calibrate_nodes(
+                self.method,
+                self.problem.field,
+                self.t,
+                self.path.means,
+                variance,
+                smoothed=self.path.smoothed is not None,
+                mode=mode,
+            )
+        return plain.with_calibration(made)
+
+    def with_calibration(self, made: Calibration) -> "Posterior":
+        """The posterior with a calibration, whose cost is noted."""
+        stats = dataclasses.replace(
+            self.stats,
+            calibration_f_evaluations=made.f_evaluations,
+            calibration_jacobian_evaluations=made.jacobian_evaluations,
+        )
+        return dataclasses.replace(self, calibration=made, stats=stats)
+
+    def global_error(self, t: Any = None) -> Array:
+        """Signed estimate of ``mean - solution``, at the times ``posterior.t`` or at any other."""
+        made = self._calibrated("global_error")
+        if t is None:
+            return made.error.reshape((*made.error.shape[:-1], *self.shape))
+        mean = self(t).mean
+        return mean - self.corrected(t).reshape(mean.shape)
+
+    def corrected(self, t: Any = None) -> Array:
+        """The mean with the estimated error taken off: a companion solution of higher order.
+
+        Usually far more accurate than the mean, but without an error estimate of its own: where
+        :meth:`diagnose` warns, it may be worse.
+        """
+        made = self._calibrated("corrected")
+        if t is None:
+            return self.mean - self.global_error()
+        if not isinstance(self.path, NodePath):
+            raise ValueError("with save_at the error is known at posterior.t only: leave t out.")
+        with double_precision():
+            values = made.corrected_at(self.t, self.path.means, t)
+        return values.reshape((*values.shape[:-1], *self.shape))
+
+    def diagnose(self) -> Diagnosis:
+        """A verdict on the error estimate: what speaks against it, if anything."""
+        if self.calibration is None:
+            return Diagnosis((), {}, float("nan"), "model")
+        made = one_solve(self, "diagnose").calibration
+        assert made is not None
+        lost = not bool(np.all(np.isfinite(made.error)))
+        return judge(np.asarray(made.signs), lost, made.mode)
+
+    def _calibrated(self, what: str) -> Calibration:
+        if self.calibration is None:
+            raise ValueError(f"{what} needs a calibrated posterior: call calibrate() first.")
+        return self.calibration
+
+    def _gaussian(self, mean: Array, columns: Array, scales: Scales | None) -> Gaussian:
         mean = mean.reshape((*mean.shape[:-1], *self.shape))
         return Gaussian(
-            mean, columns, self.spread, self.method.structure, self.method.diffusion.multivariate
+            mean,
+            columns,
+            self.spread,
+            self.method.structure,
+            self.method.diffusion.multivariate,
+            *(scales or (None, None)),
         )
 
     def _hand_out(self, value: Any) -> Any:

@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from probode.calibration.beside import Tracker
+from probode.calibration.transport import Scheme
 from probode.control import Control
 from probode.loop import Rows, Solve, advance, running, while_loop
 from probode.problem import Field
@@ -42,10 +44,17 @@ class Saving:
     """Row ``k``: from save point ``k`` to the next (the last one: to the end of the solve)."""
     count: Array
     """Save points dealt with so far."""
+    tracker: Tracker | None = None
+    """The transport of the error beside the filter, if it is wanted."""
 
 
-def begin_saving(method: Method, solve: Solve, size: int, smooth: bool) -> Saving:
-    """Before the first step, with room for ``size`` save points."""
+def begin_saving(
+    method: Method, solve: Solve, size: int, smooth: bool, scheme: Scheme | None = None
+) -> Saving:
+    """Before the first step, with room for ``size`` save points.
+
+    ``scheme`` asks for the global error, transported beside the filter.
+    """
 
     def room(x: Array) -> Array:
         return jnp.full((size, *x.shape), jnp.nan, x.dtype)
@@ -58,6 +67,9 @@ def begin_saving(method: Method, solve: Solve, size: int, smooth: bool) -> Savin
         saved=jax.tree.map(room, Rows.of(solve)),
         kernels=jax.tree.map(room, kernel),
         count=jnp.zeros((), int),
+        tracker=None
+        if scheme is None
+        else Tracker.start(scheme, solve.state.t, solve.state.mean, size),
     )
 
 
@@ -115,8 +127,28 @@ def run_saving(
 
 def _step(method: Method, field: Field, control: Control, saving: Saving, t1: Array) -> Saving:
     saving = _catch_up(method, saving)
-    solve, _ = advance(method, field, control, saving.solve, t1)
-    return replace(saving, solve=solve)
+    solve, accepted = advance(method, field, control, saving.solve, t1)
+    tracker = _track(method, field, saving, solve, accepted)
+    return replace(saving, solve=solve, tracker=tracker)
+
+
+def _track(
+    method: Method, field: Field, saving: Saving, solve: Solve, accepted: Array
+) -> Tracker | None:
+    """Transport the error over the step, if it was accepted."""
+    tracker, before, after = saving.tracker, saving.solve.state, solve.state
+    if tracker is None:
+        return None
+    columns = method.structure.select(after.factor, 0)
+    variance = method.structure.variance(columns * method.prior.coordinate(after.h, 0))
+
+    def move() -> Tracker:
+        assert tracker is not None
+        return tracker.advance(
+            field, before.t, after.t - before.t, before.mean, after.mean, variance
+        )
+
+    return jax.lax.cond(accepted, move, lambda: tracker)
 
 
 def _transition(method: Method, saving: Saving, t: Array) -> tuple[Array, Array]:
@@ -144,7 +176,7 @@ def _catch_up(method: Method, saving: Saving) -> Saving:
     """Bring the running kernel up to the latest node."""
     state = saving.solve.state
     kernel = _kernel_to(method, saving, state.t)
-    return Saving(saving.solve, state, kernel, saving.saved, saving.kernels, saving.count)
+    return replace(saving, point=state, kernel=kernel)
 
 
 def _store_kernel(saving: Saving, kernel: Kernel | None) -> Kernel | None:
@@ -165,8 +197,15 @@ def _save(method: Method, saving: Saving, save_at: Array) -> Saving:
     row = Rows(t, inside.h, solve.scale, inside.mean, inside.factor)
     kernels = _store_kernel(saving, _kernel_to(method, saving, t))
     kernel = None if saving.kernel is None else identity_kernel(method, inside)
+    tracker = None if saving.tracker is None else saving.tracker.save(saving.count, t)
     return Saving(
-        solve, inside, kernel, _write(saving.saved, saving.count, row), kernels, saving.count + 1
+        solve,
+        inside,
+        kernel,
+        _write(saving.saved, saving.count, row),
+        kernels,
+        saving.count + 1,
+        tracker,
     )
 
 

@@ -1,5 +1,6 @@
 """``solve``: the JAX-native front door."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -9,12 +10,17 @@ import numpy as np
 from jaxtyping import Array
 
 from probode import engine, loop, saving, smooth
+from probode.calibration.calibrate import calibrate_nodes
+from probode.calibration.result import Calibration
+from probode.calibration.schemes import MODES, scheme_for
+from probode.calibration.transport import Scheme
 from probode.control import ConstantStep, Control, GridSteps, PControl, PIControl
 from probode.engine import Inputs, Monitor, one_blas_thread
+from probode.errors import check_choice
 from probode.paths import NodePath, Path, SavedPath
-from probode.posterior import Posterior, Stats
+from probode.posterior import Posterior, Problem, Stats
 from probode.precision import double_precision, inside_trace, is_traced, on_host
-from probode.problem import bind
+from probode.problem import Field, bind
 from probode.smooth import Marginals
 from probode.solvers import EK1, Solver
 from probode.status import Status
@@ -35,6 +41,7 @@ def solve(
     save_at: Any = None,
     max_steps: int | None = None,
     jac: Any = None,
+    calibration: str = "model",
     time_limit: float | None = None,
     callback: Callable[[engine.Progress], Any] | None = None,
 ) -> Posterior:
@@ -71,6 +78,10 @@ def solve(
     jac
         ``(t, y, *args) -> (d, d)`` (for ``DiagonalEK1`` also the diagonal ``(d,)``), or a constant
         matrix; by default automatic differentiation.
+    calibration
+        ``"model"``: the posterior of the model. ``"defect"`` or ``"defect-fast"``: standard
+        deviations of the size of the global error, see :meth:`Posterior.calibrate` (which does the
+        same afterwards, except with ``save_at`` and inside a trace).
     time_limit
         Seconds after which to stop with what there is.
     callback
@@ -90,6 +101,7 @@ def solve(
     """
     if not isinstance(solver, Solver):
         raise TypeError(f"solver must be EK0(...), EK1(...) or DiagonalEK1(...), got {solver!r}.")
+    check_choice("calibration", calibration, ("model", *MODES))
     max_steps = check_limits(max_steps, time_limit, callback)
     with double_precision(), one_blas_thread():
         t0, t1 = _span(t_span)
@@ -107,14 +119,36 @@ def solve(
                 "times at which you want the solution) or grid (the times of all steps)."
             )
         inputs = Inputs(method, solver.initialization, field, steps, t0, t1, flat)
+        scheme = None
+        if calibration != "model" and times is not None:
+            scheme = scheme_for(method, False, calibration)
         if traced:
             bound = None if max_steps is None else int(max_steps)
-            result = _solve_traced(inputs, times, grid, smooth, bound)
+            result = _solve_traced(inputs, times, grid, smooth, bound, scheme)
         else:
             monitor = Monitor(max_steps, time_limit, callback, y0.shape)
-            result = _solve_eagerly(inputs, times, smooth, monitor)
+            result = _solve_eagerly(inputs, times, smooth, monitor, scheme)
         extra = solver.initialization.evaluations(solver.order) + steps.start_evaluations()
-        return build_posterior(solver, method, y0.shape, steps, *result, extra)
+        posterior = build_posterior(solver, method, y0.shape, steps, *result, extra)
+        if calibration != "model":
+            posterior = posterior.with_calibration(_calibrate(posterior, field, calibration))
+        # Inside a trace the vector field would be carried out of it, with all its constants.
+        return posterior if traced else dataclasses.replace(posterior, problem=Problem(field))
+
+
+def _calibrate(posterior: Posterior, field: Field, mode: str) -> Calibration:
+    """The error estimate of a finished solve, and its scales."""
+    path = posterior.path
+    variance = posterior.std.reshape(len(posterior.t), -1) ** 2
+    if isinstance(path, NodePath):
+        smoothed = path.smoothed is not None
+        return calibrate_nodes(
+            *(posterior.method, field, posterior.t, path.means, variance),
+            smoothed=smoothed,
+            mode=mode,
+        )
+    assert isinstance(path, SavedPath) and path.saving.tracker is not None
+    return path.saving.tracker.calibration(mode, path.marginals.mean[:, 0], variance)
 
 
 def build_posterior(
@@ -156,7 +190,11 @@ def _tolerances(control: Control) -> tuple[Any, Any] | None:
 
 
 def _solve_eagerly(
-    inputs: Inputs, times: Array | None, smoothing: bool, monitor: Monitor
+    inputs: Inputs,
+    times: Array | None,
+    smoothing: bool,
+    monitor: Monitor,
+    scheme: Scheme | None,
 ) -> tuple[Path, loop.Solve, Any]:
     """Outside a trace: chunk by chunk, results as NumPy arrays."""
     method = inputs.method
@@ -164,7 +202,7 @@ def _solve_eagerly(
         final, status, chunks = engine.solve_all(inputs, monitor)
         path: Path = node_path(method, final, chunks, smoothing)
     else:
-        kept, status = engine.solve_saving(inputs, times, smoothing, monitor)
+        kept, status = engine.solve_saving(inputs, times, smoothing, monitor, scheme)
         final = jax.tree.map(np.asarray, kept.solve)
         marginals = (
             engine.smooth_saved(method, kept)
@@ -198,6 +236,7 @@ def _solve_traced(
     grid: Array | None,
     smoothing: bool,
     bound: int | None,
+    scheme: Scheme | None,
 ) -> tuple[Path, loop.Solve, Any]:
     """Inside a trace: everything of known size."""
     method, _, field, control, _, t1, _ = inputs
@@ -207,7 +246,7 @@ def _solve_traced(
         final, rows = loop.run_grid(method, grid.shape[0] - 1, field, control, state, t1)
         smoothed = smooth.smooth_rows(method, rows) if smoothing else None
         return NodePath(rows, smoothed), final, final.status
-    kept = saving.begin_saving(method, state, times.shape[0], smoothing)
+    kept = saving.begin_saving(method, state, times.shape[0], smoothing, scheme)
     if grid is not None:
         bound = grid.shape[0] - 1
     attempts = np.iinfo(np.int64).max if bound is None else bound

@@ -11,7 +11,7 @@ from jaxtyping import Array
 
 from probode import loop
 from probode.compile import compiled
-from probode.control import PControl
+from probode.control import Control
 from probode.initial import Initialization
 from probode.loop import Rows, Solve
 from probode.native.layout import layout_of, pack, settings
@@ -72,17 +72,17 @@ def compiled_steps(
 
     With ``capacity`` zero no step is kept: memory for the current state only.
     """
+    blank = np.zeros(layout_of(method).state)
 
     def fill(carry: Carry, attempts: int, wanted: int) -> tuple[Carry, NativeChunk]:
         keep = min(wanted, capacity) if capacity else wanted
         last = int(carry.solve.counts.attempted) + attempts
         given = settings(method, control, t1, capacity > 0, keep, last, CHUNK_SECONDS)
-        if carry.vector is None:
-            outcome = _begin_and_step(
-                method, initialization, capacity, field, control, given, t0, t1, y0
-            )
-        else:
-            outcome = _step(method, capacity, field, given, carry.vector)
+        begun = carry.vector is not None
+        state = carry.vector if begun else blank
+        outcome = _steps(
+            method, initialization, capacity, field, control, given, t0, t1, y0, begun, state
+        )
         vector, buffer = (np.asarray(x) for x in outcome)
         return _after(method, vector, buffer, given)
 
@@ -163,25 +163,25 @@ _pack = compiled(0)(pack)
 
 
 @compiled(0, 1, 2)
-def _begin_and_step(
+def _steps(
     method: Method,
     initialization: Initialization,
     capacity: int,
     field: Field,
-    control: PControl,
+    control: Control,
     given: Array,
     t0: Array,
     t1: Array,
     y0: Array,
+    begun: Array,
+    state: Array,
 ) -> tuple[Array, Array]:
-    solve = loop.begin(method, initialization, field, control, t0, t1, y0)
-    return _loop(method, capacity, field, given, pack(method, solve))
+    """A chunk of steps, the first of which begins the solve: one program for all chunks."""
 
+    def begin() -> Array:
+        return pack(method, loop.begin(method, initialization, field, control, t0, t1, y0))
 
-@compiled(0, 1)
-def _step(
-    method: Method, capacity: int, field: Field, given: Array, state: Array
-) -> tuple[Array, Array]:
+    state = jax.lax.cond(begun, lambda: state, begin)
     return _loop(method, capacity, field, given, state)
 
 

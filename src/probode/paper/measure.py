@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import equinox as eqx
 import numpy as np
 from jaxtyping import Float
 from scipy import stats
@@ -64,7 +63,7 @@ def filtered(posterior: Posterior) -> Posterior:
     """The filter inside a smoother: the same steps, conditioned on the past only."""
     assert isinstance(posterior.path, NodePath)
     path = NodePath(posterior.path.rows, None)
-    return eqx.tree_at(lambda p: p.path, posterior, path)
+    return dataclasses.replace(posterior, path=path)
 
 
 def whitened(gaussian: Gaussian, error: Float[np.ndarray, "N d"]) -> Float[np.ndarray, "N d"]:

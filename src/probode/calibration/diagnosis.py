@@ -1,0 +1,141 @@
+"""When not to trust an error estimate, and how to say so.
+
+Three numbers are taken from a transport; each has a limit above which it is a warning:
+
+- ``convergence``: what the iteration left unsettled in the steps, beside the largest error. Each
+  step re-evaluates the vector field on the solution with the estimated error taken off; where that
+  asks for a correction as large as the estimate, the error is no small perturbation: it has moved
+  a layer by more than its width, or follows a chaotic attractor.
+- ``rounding``: what the rounding of the values themselves adds up to, beside the error.
+- ``size``: the error beside the range of the solution.
+
+With ``first`` and ``second`` the first estimate of a step and its correction, the correction after
+that would be about ``second²/first``. Sums run over the steps::
+
+    convergence = max_i sqrt(sum (second_i²/first_i)²) / max |e_i|
+    rounding    = max_i ε sqrt(N) rms(y_i) / rms(e_i)
+    size        = max_i max |e_i| / (max y_i - min y_i)
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Array
+
+from probode.calibration.transport import Transported
+
+SIGNS = ("convergence", "rounding", "size")
+LIMITS = {"convergence": 10.0, "rounding": 1.0, "size": 0.5}
+"""Sums take no account of how errors fade on the way, hence limits above one."""
+_WORDS = {
+    "convergence": "the error iteration does not converge: the error is no small perturbation",
+    "rounding": "the error is near rounding level, where no estimate is exact",
+    "size": "the error is as large as the solution's own variation",
+    "lost": "the estimate was lost on the way (not finite): from there on the bands are as wide as "
+    "the solution varies",
+}
+_EPSILON = float(np.finfo(float).eps)
+_TINY = 1e-300
+
+
+class Tally(NamedTuple):
+    """Sums over steps from which the numbers are made, one entry per component."""
+
+    unsettled: Array
+    """Sum of ``(second²/first)²``."""
+    largest: Array
+    """``max |e|``."""
+    low: Array
+    high: Array
+    square: Array
+    """Sum of ``y²``."""
+    error_square: Array
+    steps: Any
+
+    @staticmethod
+    def start(xp: Any, y: Array) -> "Tally":
+        """Before the first step."""
+        zero = xp.zeros_like(y)
+        return Tally(zero, zero, y, y, zero, zero, xp.asarray(0.0))
+
+    @staticmethod
+    def over(xp: Any, y: Array, moved: Transported) -> "Tally":
+        """Of all steps at once; ``y`` are the values at all nodes."""
+        e = moved.error
+        return Tally(
+            xp.sum(_unsettled(xp, moved) ** 2, axis=0),
+            xp.max(xp.abs(e), axis=0, initial=0.0),
+            xp.min(y, axis=0),
+            xp.max(y, axis=0),
+            xp.sum(y[1:] ** 2, axis=0),
+            xp.sum(e**2, axis=0),
+            xp.asarray(float(e.shape[0])),
+        )
+
+    def add(self, xp: Any, y: Array, moved: Transported) -> "Tally":
+        """With one step more, that ended at ``y``."""
+        return Tally(
+            self.unsettled + _unsettled(xp, moved) ** 2,
+            xp.maximum(self.largest, xp.abs(moved.error)),
+            xp.minimum(self.low, y),
+            xp.maximum(self.high, y),
+            self.square + y**2,
+            self.error_square + moved.error**2,
+            self.steps + 1.0,
+        )
+
+    def signs(self, xp: Any) -> Array:
+        """The numbers to judge by, in the order of :data:`SIGNS`; zero where no error is."""
+        known = self.largest > 0.0
+        extent = self.high - self.low
+        convergence = xp.sqrt(self.unsettled) / xp.where(known, self.largest, 1.0)
+        level = _EPSILON * xp.sqrt(self.steps * self.square)
+        rounding = level / (xp.sqrt(self.error_square) + _TINY)
+        size = self.largest / xp.where(extent > 0.0, extent, 1.0)
+        parts = [convergence, rounding, xp.where(extent > 0.0, size, 0.0)]
+        return xp.stack([xp.max(xp.where(known, part, 0.0)) for part in parts])
+
+
+def _unsettled(xp: Any, moved: Transported) -> Array:
+    first, second = xp.abs(moved.first), xp.abs(moved.second)
+    return second * xp.minimum(second / (first + _TINY), 1.0)
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """A verdict on an error estimate; prints as a few lines."""
+
+    flags: tuple[str, ...]
+    """Names of what speaks against the estimate; empty if nothing does."""
+    numbers: dict[str, float]
+    """The measurements behind the flags; see :data:`LIMITS`."""
+    largest_error: float
+    """Largest estimated error, relative to the range of its component."""
+    mode: str
+
+    @property
+    def trusted(self) -> bool:
+        """Whether nothing speaks against the estimate."""
+        return not self.flags
+
+    def __str__(self) -> str:
+        if self.mode == "model":
+            return "not calibrated: the standard deviations are the model's"
+        size = f"the largest error is about {self.largest_error:.1e} of the solution's range"
+        lines = [f"error bars can be trusted: {size}"]
+        if not self.trusted:
+            lines = ["error bars must not be trusted:"]
+        lines += [f"- {_WORDS[flag]}" for flag in self.flags]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+def judge(signs: np.ndarray, lost: bool, mode: str) -> Diagnosis:
+    """A verdict from the numbers."""
+    numbers = dict(zip(SIGNS, (float(x) for x in signs), strict=True))
+    flags = [name for name, limit in LIMITS.items() if not numbers[name] <= limit]
+    if lost:
+        flags.append("lost")
+    return Diagnosis(tuple(flags), numbers, numbers["size"], mode)

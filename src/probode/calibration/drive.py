@@ -1,0 +1,85 @@
+"""Running the transport: in compiled blocks from Python, as part of a trace, or on the host."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from probode.calibration.transport import (
+    Carry,
+    Newton,
+    Scheme,
+    Transported,
+    carry_at_once,
+    carry_over,
+    empty,
+)
+from probode.compile import compiled
+from probode.problem import Field
+
+_BLOCK_STEPS = 256
+_BLOCK_BYTES = 32 * 2**20
+
+
+@compiled(0)
+def _block(
+    scheme: Scheme, field: Field, t: Array, means: Array, carry: Carry, count: Array
+) -> tuple[Carry, Transported]:
+    return carry_over(scheme, field, t, means, carry, count)
+
+
+@compiled(0)
+def _block_at_once(
+    scheme: Newton, field: Field, t: Array, means: Array, carry: Carry
+) -> tuple[Carry, Transported, Array]:
+    return carry_at_once(scheme, field, t, means, carry)
+
+
+def block_steps(scheme: Scheme, d: int) -> int:
+    """Steps per compiled block: one size for a scheme and a dimension, whatever the number."""
+    s = scheme.collocation.s
+    row = 8 * (6 * s * d + (scheme.jacobians_per_step and (2 * s + 2) * d * d))
+    return int(max(4, min(_BLOCK_STEPS, _BLOCK_BYTES // row)))
+
+
+def transport(scheme: Scheme, field: Field, t: np.ndarray, means: np.ndarray) -> Transported:
+    """Carry the error along all nodes, block by block; NumPy arrays, one row per step."""
+    d, steps = means.shape[-1], t.shape[0] - 1
+    size = block_steps(scheme, d)
+    means = means[:, : scheme.k + 1]
+    carry = Carry.start(np, d)
+    parts = []
+    for begin in range(0, steps, size):
+        count = min(size, steps - begin)
+        cut = partial(_cut, begin=begin, rows=size + 1)
+        nodes, values = cut(t), cut(means)
+        settled = False
+        if isinstance(scheme, Newton):
+            after, moved, settled = _block_at_once(scheme, field, nodes, values, carry)
+        if not settled:  # one step after the other, with iterations where they are needed
+            after, moved = _block(scheme, field, nodes, values, carry, count)
+        carry = after
+        parts.append(jax.tree.map(partial(_first, count=count), moved))
+    if not parts:
+        return empty(scheme, 0, d)
+    return jax.tree.map(lambda *xs: np.concatenate(xs), *parts)
+
+
+def _cut(x: np.ndarray, begin: int, rows: int) -> np.ndarray:
+    """``rows`` rows from ``begin`` on, the last one repeated where there are not enough."""
+    part = x[begin : begin + rows]
+    missing = rows - len(part)
+    return np.concatenate([part, np.repeat(part[-1:], missing, axis=0)]) if missing else part
+
+
+def _first(x: Any, count: int) -> np.ndarray:
+    return np.asarray(x)[:count]
+
+
+def transport_traced(scheme: Scheme, field: Field, t: Array, means: Array) -> Transported:
+    """Carry the error along all nodes inside a trace."""
+    carry = Carry.start(jnp, means.shape[-1])
+    return carry_over(scheme, field, t, means[:, : scheme.k + 1], carry)[1]

@@ -1,0 +1,90 @@
+"""The posterior mean as a function: Hermite polynomials through the nodes, step by step.
+
+On a step of length ``h`` from ``t_n``, with ``τ = (t - t_n)/h`` in [0, 1], ``P`` is the polynomial
+of degree ``2k+1`` that has the derivatives ``m^(0..k)`` of the posterior mean at both ends. It is
+linear in the data::
+
+    w = (h m_n', ..., h^k m_n^(k)/k!,  m_(n+1) - m_n,  h m_(n+1)', ..., h^k m_(n+1)^(k)/k!)
+    P(τ) = m_n + V(τ) w            dP/dτ = D(τ) w
+
+with rows ``V(τ)``, ``D(τ)`` that depend on ``τ`` alone. Subtracting ``m_n`` first, and forming the
+rows from the exact inverse of the interpolation conditions, keeps the rounding of ``dP/dτ`` at that
+of ``h m'``, where differences of large coefficients would lose digits.
+"""
+
+from fractions import Fraction
+from functools import lru_cache
+from math import comb, factorial
+from typing import Any
+
+import numpy as np
+
+
+def contact(order: int, smoothed: bool) -> int:
+    """``k``: how many derivatives of the mean to match at both ends of a step.
+
+    More would lose digits. A filter's mean jumps in its higher derivatives: slopes only.
+    """
+    if not smoothed:
+        return 1
+    return min(order, 2 if order <= 3 else 3)
+
+
+@lru_cache(maxsize=8)
+def _coefficients(k: int) -> np.ndarray:
+    """Polynomial coefficients ``a_0 .. a_(2k+1)`` (rows) of ``P - m_n`` as functions of ``w``.
+
+    ``a_0 = 0`` and ``a_1 .. a_k`` are data; the others solve, for ``j = 0..k``::
+
+        sum_(p>k) C(p,j) a_p = r_j - sum_(1<=p<=k) C(p,j) a_p
+
+    in rational numbers.
+    """
+    n = k + 1
+    matrix = [[Fraction(comb(p, j)) for p in range(n, 2 * n)] for j in range(n)]
+    inverse = _invert(matrix)
+    rows = [[Fraction(0)] * (2 * k + 1) for _ in range(2 * n)]
+    for p in range(1, n):
+        rows[p][p - 1] = Fraction(1)
+    for i in range(n):
+        for j in range(n):
+            rows[n + i][k + j] += inverse[i][j]
+            for p in range(1, n):
+                rows[n + i][p - 1] -= inverse[i][j] * comb(p, j)
+    return np.array([[float(x) for x in row] for row in rows])
+
+
+def _invert(matrix: list[list[Fraction]]) -> list[list[Fraction]]:
+    """Inverse by elimination, exactly."""
+    n = len(matrix)
+    work = [[*row, *(Fraction(int(i == j)) for j in range(n))] for i, row in enumerate(matrix)]
+    for i in range(n):
+        pivot = next(r for r in range(i, n) if work[r][i] != 0)
+        work[i], work[pivot] = work[pivot], work[i]
+        work[i] = [x / work[i][i] for x in work[i]]
+        for r in range(n):
+            if r != i and work[r][i] != 0:
+                work[r] = [x - work[r][i] * y for x, y in zip(work[r], work[i], strict=True)]
+    return [row[n:] for row in work]
+
+
+def value_rows(xp: Any, k: int, tau: Any) -> Any:
+    """``V(τ)``, shape ``(*τ, 2k+1)``."""
+    powers = xp.stack([tau**p for p in range(2 * k + 2)], axis=-1)
+    return powers @ _coefficients(k)
+
+
+def slope_rows(xp: Any, k: int, tau: Any) -> Any:
+    """``D(τ)``, shape ``(*τ, 2k+1)``."""
+    powers = xp.stack([p * tau ** max(p - 1, 0) for p in range(2 * k + 2)], axis=-1)
+    return powers @ _coefficients(k)
+
+
+def data(xp: Any, k: int, left: Any, right: Any, h: Any) -> Any:
+    """``w`` of steps of lengths ``h`` between means ``left`` and ``right``, ``(*steps, >k, d)``."""
+    h = h[..., None]
+    ends = [
+        h**j * side[..., j, :] / factorial(j) for side in (left, right) for j in range(1, k + 1)
+    ]
+    rise = right[..., 0, :] - left[..., 0, :]
+    return xp.stack([*ends[:k], rise, *ends[k:]], axis=-2)

@@ -1,0 +1,118 @@
+"""From a signed error estimate to standard deviations.
+
+At every node after the first, with the model's variances ``Σ_i`` and the estimate ``e_i``::
+
+    c  = (1/d) sum_i e_i² / Σ_i              how far the model's scale is off
+    c̄  = mean of c over ± max(2, 0.02 N) nodes
+    c* = c/2 + min(c̄, 4c)/2
+    M_i = e_i²/2 + c* Σ_i/2
+    L_i = mean of e_i² over ± max(1, 0.1 N) nodes
+    s_i² = clip(L_i, M_i/4, 4 M_i)
+
+``M`` is the scale of an inverse-chi² posterior with one prior degree of freedom: the rescaled
+Gaussian is the prior, ``e`` the one observation. It follows ``e`` closely, which makes ``|e|/s``
+near one everywhere; the local mean ``L``, kept within a factor of ``M``, lets the error be smaller
+than its scale as often as a Gaussian's would be. Where ``Σ_i = 0``, component ``i`` is left out of
+``c`` and ``M_i = e_i²``.
+
+The result is a factor ``s_i/sqrt(Σ_i)`` for the model's standard deviations and, where these are
+zero, a standard deviation ``s_i`` of its own.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Array, Float
+
+_EPSILON = float(np.finfo(float).eps)
+_TINY = 1e-290
+"""A variance below this is none: ratios to it would overflow."""
+
+
+class Scales(NamedTuple):
+    """How the model's standard deviations change."""
+
+    ratio: Float[Array, "*N d"]
+    """``s_i / sqrt(Σ_i)``; one where there is nothing to rescale."""
+    own: Float[Array, "*N d"]
+    """``s_i`` where ``Σ_i = 0``, else zero."""
+
+
+def window_mean(xp: Any, x: Any, half: int) -> Any:
+    """Mean over ``± half`` rows, truncated at the ends.
+
+    Sums of 1, 2, 4, ... rows are put together: differences of cumulative sums would lose small
+    values behind large ones.
+    """
+    n = x.shape[0]
+    half = min(half, n - 1)
+    pad = xp.zeros((half, *x.shape[1:]))
+    power = xp.concatenate([pad, x, pad])
+    length, width, start = 2 * half + 1, 1, 0
+    total = xp.zeros_like(x)
+    while True:
+        if length & width:
+            total = total + power[start : start + n]
+            start += width
+        if 2 * width > length:
+            break
+        power = power[:-width] + power[width:]
+        width *= 2
+    i = np.arange(n)
+    counts = np.minimum(i, half) + np.minimum(n - 1 - i, half) + 1
+    return total / counts.reshape(-1, *[1] * (x.ndim - 1))
+
+
+def misfit(xp: Any, error: Any, variance: Any) -> Any:
+    """``c``: the mean of ``e_i²/Σ_i`` over the components that have a variance."""
+    known = variance > _TINY
+    parts = xp.where(known, error**2 / xp.where(known, variance, 1.0), 0.0)
+    return parts.sum(-1) / xp.maximum(known.sum(-1), 1)
+
+
+class Values(NamedTuple):
+    """What else the scales depend on."""
+
+    mean: Float[Array, "*N d"]
+    extent: Float[Array, " d"]
+    """Range of each component over the whole solution."""
+
+
+def combine(
+    xp: Any, error: Any, variance: Any, misfit_mean: Any, square_mean: Any, values: Values
+) -> Scales:
+    """``s²`` from the estimate and the two local means ``c̄`` and ``L``; see the module.
+
+    No value is known better than its own rounding: ``s >= ε |y|``, except where it is exact. Where
+    there is no estimate (it was lost on the way), ``s`` is as wide as the solution varies.
+    """
+    known = variance > _TINY
+    square = error**2
+    c = misfit(xp, error, variance)
+    blended = c / 2 + xp.minimum(misfit_mean, 4 * c) / 2
+    scale = xp.where(known, square / 2 + blended[..., None] * variance / 2, square)
+    scale = xp.clip(square_mean, scale / 4, 4 * scale)
+    exact = ~known & (scale == 0.0)
+    scale = xp.where(exact, 0.0, xp.maximum(scale, (_EPSILON * values.mean) ** 2))
+    scale = xp.where(xp.isfinite(scale), scale, xp.maximum(values.extent**2, variance))
+    own = xp.sqrt(xp.where(known, 0.0, scale))
+    ratio = xp.sqrt(xp.where(known, scale, 1.0) / xp.where(known, variance, 1.0))
+    return Scales(ratio, own)
+
+
+def of_nodes(xp: Any, error: Any, variance: Any, mean: Any) -> Scales:
+    """Scales at all nodes; at the first, which is exact, those of the second."""
+    e, v = error[1:], variance[1:]
+    n = e.shape[0]
+    if n == 0:
+        return Scales(xp.ones_like(error), xp.zeros_like(error))
+    # A lost estimate must not spread backwards in time through the windows.
+    finite = xp.all(xp.isfinite(e), axis=-1, keepdims=True)
+    e = xp.where(finite, e, 0.0)
+    c = misfit(xp, e, v)
+    misfit_mean = window_mean(xp, c, max(2, int(0.02 * n)))
+    square_mean = window_mean(xp, e**2, max(1, int(0.1 * n)))
+    e = xp.where(finite, e, xp.nan)
+    values = Values(mean[1:], xp.max(mean, axis=0) - xp.min(mean, axis=0))
+    ratio, own = combine(xp, e, v, misfit_mean, square_mean, values)
+    return Scales(xp.concatenate([ratio[:1], ratio]), xp.concatenate([xp.zeros_like(own[:1]), own]))

@@ -1,0 +1,115 @@
+"""``solve_ivp``: error bars of the size of the error, and a tolerance on the answer."""
+
+import numpy as np
+import pytest
+import scipy.integrate
+
+from probode import solve_ivp
+
+
+def lotka_volterra(t, y):
+    return [1.5 * y[0] - y[0] * y[1], -3 * y[1] + y[0] * y[1]]
+
+
+def stubborn(t, y):
+    """The same, but only Python can evaluate it."""
+    return lotka_volterra(float(t), [float(y[0]), float(y[1])])
+
+
+@pytest.fixture(scope="module")
+def reference():
+    return scipy.integrate.solve_ivp(
+        *(lotka_volterra, (0, 10), [1, 1], "DOP853"),
+        rtol=1e-13,
+        atol=1e-13,
+        dense_output=True,
+    ).sol
+
+
+@pytest.mark.parametrize("function", [lotka_volterra, stubborn])
+@pytest.mark.parametrize("method", ["EK1", "EK0", "DiagonalEK1"])
+def test_error_bars_have_the_size_of_the_error(reference, function, method):
+    result = solve_ivp(
+        *(function, (0, 10), [1, 1], method),
+        order=3,
+        rtol=1e-4,
+        atol=1e-7,
+        dense_output=True,
+    )
+    scaled = ((result.y - reference(result.t)) / np.maximum(result.y_std, 1e-300))[:, 1:]
+    assert 1 / 3 < np.mean(scaled**2) < 3
+    t = np.linspace(0.1, 9.9, 50)
+    between = (result.sol(t) - reference(t)) / result.sol.std(t)
+    assert 0.1 < np.mean(between**2) < 10
+
+
+def test_the_model_is_left_untouched_if_asked_for():
+    result = solve_ivp(lotka_volterra, (0, 2), [1, 1], calibration="model")
+    assert result.posterior.calibration is None
+    assert np.all(result.y_std == result.posterior.std.T)
+    default = solve_ivp(lotka_volterra, (0, 2), [1, 1])
+    np.testing.assert_array_equal(default.y, result.y)
+    assert np.all(default.y_std[:, -1] != result.y_std[:, -1])
+    assert default.nfev > result.nfev
+
+
+def test_covariances_and_event_times_are_calibrated_too():
+    def oscillator(t, y):
+        return [y[1], -y[0]]
+
+    options = {"rtol": 1e-6, "atol": 1e-9, "events": lambda t, y: y[0], "order": 3}
+    result = solve_ivp(oscillator, (0, 20), [1.0, 0.0], **options)
+    np.testing.assert_allclose(np.sqrt(np.einsum("tii->it", result.y_cov)), result.y_std)
+    exact = np.pi * (np.arange(6) + 0.5)
+    scaled = (result.t_events[0] - exact) / result.t_events_std[0]
+    assert 0.1 < np.mean(scaled**2) < 10
+
+
+@pytest.mark.parametrize("name", ["calibration", "global_at"])
+def test_an_unknown_choice_is_an_error(name):
+    with pytest.raises(ValueError, match=name):
+        solve_ivp(lotka_volterra, (0, 1), [1, 1], **{name: "nonsense"})
+
+
+@pytest.mark.parametrize("method", ["EK1", "EK0"])
+@pytest.mark.parametrize("rtol", [1e-3, 1e-6, 1e-9])
+def test_a_tolerance_on_the_answer_is_met(reference, method, rtol):
+    result = solve_ivp(
+        *(lotka_volterra, (0, 10), [1, 1], method), global_rtol=rtol, global_atol=1e-3 * rtol
+    )
+    assert result.success
+    assert result.global_met
+    assert result.global_rounds <= 3
+    weight = rtol * (1e-3 + np.abs(result.y))
+    error = np.max(np.abs(result.y - reference(result.t)) / weight)
+    assert error <= 1.0
+    assert result.global_estimate == pytest.approx(error, rel=0.1)
+
+
+def test_a_tolerance_at_the_end_says_nothing_of_the_way(reference):
+    result = solve_ivp(*(lotka_volterra, (0, 10), [1, 1], "EK0"), global_rtol=1e-7, global_at="end")
+    assert result.global_met
+    error = np.abs(result.y[:, -1] - reference(10.0)) / np.abs(result.y[:, -1])
+    assert np.max(error) <= 1e-7
+
+
+def test_a_tolerance_that_cannot_be_met_says_so_and_returns_the_best():
+    result = solve_ivp(lotka_volterra, (0, 10), [1, 1], global_rtol=1e-16)
+    assert not result.success
+    assert not result.global_met
+    assert "not met" in result.message
+    assert result.t[-1] == 10.0
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"global_rtol": 1e-3, "calibration": "model"}, "calibration"),
+        ({"global_rtol": -1.0}, "negative"),
+        ({"global_rtol": [1e-3, 1e-3, 1e-3]}, "shape"),
+        ({"global_rtol": 1e-3, "grid": [0.0, 1.0]}, "grid"),
+    ],
+)
+def test_targets_that_make_no_sense_are_errors(options, word):
+    with pytest.raises(ValueError, match=word):
+        solve_ivp(lotka_volterra, (0, 1), [1, 1], **options)
