@@ -9,7 +9,9 @@ import scipy.integrate
 import probode
 from probode import EK0, EK1, DiagonalEK1, PIControl, problems, solve
 from probode.calibration import interpolant, scales
+from probode.calibration.schemes import scheme_for
 from probode.calibration.stages import Collocation
+from probode.calibration.transport import Carry, carry_at_once, carry_over
 
 
 def lotka_volterra(t, y):
@@ -271,6 +273,7 @@ def test_an_uncalibrated_posterior_says_so():
 
 
 def test_calibration_inside_vmap_is_that_of_single_solves():
+    """Up to the corrections left out: a trace goes step by step, a single solve all at once."""
     grid = np.linspace(0.0, 2.0, 41)
     starts = np.array([[1.0, 1.0], [1.2, 0.8]])
 
@@ -284,8 +287,9 @@ def test_calibration_inside_vmap_is_that_of_single_solves():
         std, error = jax.jit(jax.vmap(solved))(starts)
     for i, start in enumerate(starts):
         single = solve(lotka_volterra, (0.0, 2.0), start, solver=EK1(2), grid=grid).calibrate()
-        np.testing.assert_allclose(std[i], single.std, rtol=1e-6)
-        np.testing.assert_allclose(error[i], single.global_error(), rtol=1e-5, atol=1e-16)
+        np.testing.assert_allclose(std[i], single.std, rtol=1e-3)
+        error_size = np.abs(error[i]).max()
+        np.testing.assert_allclose(error[i], single.global_error(), atol=1e-3 * error_size)
 
 
 @pytest.mark.parametrize("solver", [EK1(3), EK0(3)], ids=lambda s: s.name)
@@ -335,3 +339,37 @@ def test_new_values_and_other_numbers_of_steps_do_not_compile_again():
     second = once([1.1, 0.9], 1e-6, 12.0)
     assert not compiled
     assert first.stats.accepted < 1024 < second.stats.accepted
+
+
+def test_all_steps_at_once_is_step_by_step():
+    """Two ways of carrying the error along: the same up to corrections of corrections."""
+    posterior = run(EK1(3))
+    scheme = scheme_for(posterior.method, True, "defect")
+    means = np.asarray(posterior.path.smoothed.mean)[:, : scheme.k + 1]
+    field = posterior.problem.field
+    with jax.enable_x64(True):
+        start = Carry.start(jnp, 2)
+        path = jnp.asarray(posterior.t), jnp.asarray(means)
+        _, one, settled = carry_at_once(scheme, field, *path, start)
+        _, other = carry_over(scheme, field, *path, start)
+    assert settled
+    size = np.abs(other.error).max()
+    np.testing.assert_allclose(one.error, other.error, atol=1e-3 * size)
+    np.testing.assert_allclose(one.stages, other.stages, atol=1e-3 * size)
+
+
+def test_where_the_error_is_no_small_perturbation_steps_go_one_by_one():
+    """Lorenz' attractor at a loose tolerance: the trajectory is lost."""
+    problem = problems.get("lorenz")
+    posterior = solve(
+        lambda t, y: problem.vector_field(t, y, *problem.args),
+        *((0.0, 30.0), problem.y0),
+        solver=EK1(3),
+        control=PIControl(1e-3, 1e-3),
+    )
+    scheme = scheme_for(posterior.method, True, "defect")
+    means = np.asarray(posterior.path.smoothed.mean)[:, : scheme.k + 1]
+    with jax.enable_x64(True):
+        start = Carry.start(jnp, 3)
+        settled = carry_at_once(scheme, posterior.problem.field, posterior.t, means, start)[2]
+    assert not settled
