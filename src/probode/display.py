@@ -69,7 +69,8 @@ def text(posterior: Posterior) -> str:
         more = ", ..." if np.prod(posterior.shape) > len(final) else ""
         lines.append(f"  final value: {', '.join(final)}{more}")
     lines += [f"  {_cost(posterior)}", f"  {posterior.message}"]
-    lines += [f"  {line}" for line in str(posterior.diagnose()).splitlines()]
+    if posterior.calibration is not None:
+        lines += [f"  {line}" for line in str(posterior.diagnose()).splitlines()]
     return "\n".join(lines)
 
 

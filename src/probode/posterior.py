@@ -326,7 +326,7 @@ class Posterior:
                 "file, or went through jit, vmap or tree.map): calibrate before that, or pass "
                 "calibration='defect' to solve."
             )
-        plain = dataclasses.replace(self, calibration=None)
+        plain = self if self.calibration is None else dataclasses.replace(self, calibration=None)
         variance = np.square(plain.std).reshape(len(self.t), -1)
         with double_precision(), one_blas_thread():
             made = calibrate_nodes(

@@ -27,7 +27,7 @@ from probode.calibration.transport import Transported
 
 SIGNS = ("convergence", "rounding", "size")
 LIMITS = {"convergence": 10.0, "rounding": 1.0, "size": 0.5}
-"""Sums take no account of how errors fade on the way, hence limits above one."""
+"""The sum over steps takes no account of how errors fade on the way, hence a limit above one."""
 _WORDS = {
     "convergence": "the error iteration does not converge: the error is no small perturbation",
     "rounding": "the error is near rounding level, where no estimate is exact",

@@ -21,6 +21,8 @@ from probode.compile import compiled
 from probode.problem import Field
 
 _BLOCK_STEPS = 256
+_LIGHT_BLOCK_STEPS = 1024
+"""Without Jacobians a step is prepared in no time, and padding costs nothing."""
 _BLOCK_BYTES = 32 * 2**20
 
 
@@ -42,7 +44,8 @@ def block_steps(scheme: Scheme, d: int) -> int:
     """Steps per compiled block: one size for a scheme and a dimension, whatever the number."""
     s = scheme.collocation.s
     row = 8 * (6 * s * d + (scheme.jacobians_per_step and (2 * s + 2) * d * d))
-    return int(max(4, min(_BLOCK_STEPS, _BLOCK_BYTES // row)))
+    most = _BLOCK_STEPS if scheme.jacobians_per_step else _LIGHT_BLOCK_STEPS
+    return int(max(4, min(most, _BLOCK_BYTES // row)))
 
 
 def transport(scheme: Scheme, field: Field, t: np.ndarray, means: np.ndarray) -> Transported:

@@ -139,7 +139,7 @@ def reach(
         change = (_AIM / measure) ** (1.0 / exponent)
         factor = max(factor * min(max(change, _LARGEST_CHANGE), 0.5), floor)
     best = min(rounds, key=lambda r: r.measure)
-    trusted = best.result[0].diagnose().trusted
+    trusted = _trusted(best)
     met = best.measure <= _MET and trusted
     if best.measure <= _MET and not trusted:
         why = "the error estimate cannot be trusted, see posterior.diagnose()"
@@ -153,6 +153,14 @@ def reach(
         sum(c["njev"] for c in costs),
     )
     return best.result, report
+
+
+def _trusted(best: Round) -> bool:
+    """Whether the estimate holds, or is off by rounding only and small enough all the same."""
+    diagnosis = best.result[0].diagnose()
+    if diagnosis.flags == ("rounding",):
+        return best.measure * (1.0 + diagnosis.numbers["rounding"]) <= _MET
+    return diagnosis.trusted
 
 
 def _begin(target: Target, control: PControl) -> tuple[Any, Any]:
