@@ -9,6 +9,7 @@ matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.ticker import NullFormatter
 
 from benchmarks import problems
 from benchmarks.measure import Point, Results
@@ -28,7 +29,7 @@ PEERS: dict[str, dict[str, Any]] = {
     "probdiffeq": {"color": "#117733", "linestyle": (0, (4, 1.5))},
     "diffrax": {"color": "#222222", "linestyle": "-"},
     "SciPy": {"color": "#777777", "linestyle": (0, (1, 1))},
-    "CVODE": {"color": "#a0a0a0", "linestyle": (0, (6, 1.5, 1, 1.5))},
+    "CVODE": {"color": "#8a6d3b", "linestyle": (0, (6, 1.5, 1, 1.5))},
 }
 LARGEST, SMALLEST = 1e-1, 1e-14
 
@@ -63,6 +64,9 @@ def _panel(name: str, curves: dict[str, list[Point]], path: Path) -> None:
         ends.append((float(error[-1]), float(seconds[-1]), solver, style["color"]))
     axes.set(xscale="log", yscale="log", xlabel="error at the end", ylabel="seconds")
     axes.set_xlim(LARGEST, min((e for e, *_ in ends), default=1e-12) / 2)
+    low, high = axes.get_ylim()
+    if high > 10 * low:
+        axes.yaxis.set_minor_formatter(NullFormatter())
     title = problems.get(name).title if name in problems.NAMES else name
     axes.set_title(f"{title}: time to an error (lower is better)", loc="left", fontsize=11)
     axes.grid(True, which="major", color="#e6e6e6", linewidth=0.6)
@@ -98,7 +102,14 @@ def _label(axes: Any, ends: list[tuple[float, float, str, str]]) -> None:
             fontweight="bold" if SOLVERS[solver].family == "probode" else "normal",
             va="center",
             annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": color, "linewidth": 0.4, "alpha": 0.6},
+            arrowprops={
+                "arrowstyle": "-",
+                "color": color,
+                "linewidth": 0.5,
+                "alpha": 0.6,
+                "relpos": (0.0, 0.5),
+                "shrinkA": 2,
+            },
         )
 
 
