@@ -52,9 +52,12 @@ def _all() -> list[Solver]:
         kinds = _EXPLICIT if method == "EK0" else _ANY
         name = f"{method}({order})"
         same = f"probode {name}"
+        # All steps of a large problem would be gigabytes.
+        small = tuple(kind for kind in kinds if kind != "large")
+        smoother = adapters.ours(method, order, smoother=True)
         solvers += [
-            Solver(same, "probode", adapters.ours(method, order, False), kinds),
-            Solver(f"{same} smoother", "smoother", adapters.ours(method, order, True), kinds, same),
+            Solver(same, "probode", adapters.ours(method, order, smoother=False), kinds),
+            Solver(f"{same} smoother", "smoother", smoother, small, same),
             Solver(
                 f"probdiffeq {name}", "probdiffeq", adapters.probdiffeq(method, order), kinds, same
             ),
