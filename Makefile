@@ -6,15 +6,18 @@ WORKERS ?= 2
 OUT ?= out
 # Options for make paper, such as PAPER=--quick.
 PAPER ?=
+# Options for make bench, such as BENCH=--quick.
+BENCH ?=
 
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+PEERS := .venv/.peers
 
 # Each test worker keeps to one core; threads inside the workers would only compete.
 TEST_ENV := XLA_FLAGS=--xla_cpu_multi_thread_eigen=false OPENBLAS_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help install run paper test lint types unit format clean
+.PHONY: help install run paper bench test lint types unit format clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -32,6 +35,14 @@ run: $(INSTALLED) ## Solve the Lotka-Volterra example and write its figure to ou
 
 paper: $(INSTALLED) ## Run the paper's experiments again, write out/paper/report.html
 	$(TEST_ENV) $(BIN)/python -m probode paper --out $(OUT)/paper $(PAPER)
+
+bench: $(PEERS) ## Time to an error, against other solvers, to out/bench/ (BENCH=--quick: 4 minutes)
+	$(BIN)/python -m benchmarks work_precision --out $(OUT)/bench $(BENCH)
+
+$(PEERS): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		-c constraints.txt -e ".[bench]"
+	@touch $@
 
 test: lint types unit ## Check style and types, then run the tests
 
