@@ -43,7 +43,6 @@ smooth_chunk = compiled(0)(smooth.smooth_chunk)
 begin_saving = compiled(0, 2, 3, 4)(saving.begin_saving)
 run_saving = compiled(0)(saving.run_saving)
 smooth_saved = compiled(0)(saving.smooth_saved)
-saving_of_end = compiled(0, 2)(saving.saving_of_end)
 
 
 AnyChunk = Chunk | NativeChunk
@@ -302,7 +301,7 @@ def solve_saving(
         # The end only: no step is kept, and the kernels do the rest.
         steps = driver.compiled_steps(*inputs, capacity=0)
         solve, status, _ = collect_native(monitor, driver.NOT_BEGUN, steps)
-        return saving_of_end(method, solve, keep_kernels, status == Status.SUCCESS), status
+        return saving.saving_of_end(method, solve, keep_kernels, status == Status.SUCCESS), status
     solve = begin(*inputs)
     carry = begin_saving(method, solve, save_at.shape[0], keep_kernels, scheme)
 

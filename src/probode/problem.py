@@ -77,7 +77,7 @@ class Field:
         numbers = [leaf for leaf in jax.tree.leaves(tuple(args)) if _is_numeric(leaf)]
         if len(numbers) != len(self.args):  # whole numbers are part of the program
             numbers = [leaf for leaf in numbers if not _is_whole(leaf)]
-        data = [jnp.asarray(leaf) for leaf in numbers]
+        data = [leaf if isinstance(leaf, jax.Array) else np.asarray(leaf) for leaf in numbers]
         return Field(
             self.program,
             self.jacobian_program,

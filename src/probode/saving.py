@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from probode.calibration.beside import Tracker
@@ -73,15 +74,19 @@ def begin_saving(
     )
 
 
-def saving_of_end(method: Method, solve: Solve, smooth: bool, reached: Array) -> Saving:
-    """The end of a solve as its only save point, if it was ``reached``."""
-    saving = begin_saving(method, solve, 1, smooth)
-    at_end = _write(saving.saved, jnp.zeros((), int), Rows.of(solve))
-    saved = jax.tree.map(lambda row, none: jnp.where(reached, row, none), at_end, saving.saved)
-    kernels = jax.tree.map(lambda x: x[None], saving.kernel)
-    return Saving(
-        solve, solve.state, saving.kernel, saved, kernels, jnp.asarray(reached).astype(int)
-    )
+def saving_of_end(method: Method, solve: Solve, smooth: bool, reached: bool) -> Saving:
+    """The end of a finished solve as its only save point, if it was ``reached``. NumPy arrays."""
+    state, kernel = solve.state, None
+    if smooth:
+        shape = method.structure.factor_shape
+        gain: Any = np.broadcast_to(np.eye(shape[-1]), shape)
+        nothing: Any = np.zeros(shape)
+        kernel = Kernel(state.mean, state.mean, gain, nothing, state.h, state.h)
+    row = Rows.of(solve)
+    saved = jax.tree.map(lambda x: np.asarray(x if reached else np.nan * x)[None], row)
+    kernels = jax.tree.map(lambda x: np.asarray(x)[None], kernel)
+    count: Any = np.asarray(int(reached))
+    return Saving(solve, state, kernel, saved, kernels, count)
 
 
 def run_saving(

@@ -118,6 +118,9 @@ def solve(
                 "solve inside jit, vmap or grad needs an output of known size: pass save_at (the "
                 "times at which you want the solution) or grid (the times of all steps)."
             )
+        if traced:  # an index that is not known yet looks into JAX's arrays only
+            data = jax.tree.map(jnp.asarray, (field, steps, t0, t1, flat, times, grid))
+            field, steps, t0, t1, flat, times, grid = data
         inputs = Inputs(method, solver.initialization, field, steps, t0, t1, flat)
         scheme = None
         if calibration != "model" and times is not None:
@@ -203,12 +206,11 @@ def _solve_eagerly(
         path: Path = node_path(method, final, chunks, smoothing)
     else:
         kept, status = engine.solve_saving(inputs, times, smoothing, monitor, scheme)
-        final = jax.tree.map(np.asarray, kept.solve)
-        marginals = (
-            engine.smooth_saved(method, kept)
-            if smoothing
-            else Marginals(kept.saved.mean, kept.saved.factor)
-        )
+        final = kept.solve if on_host(kept.solve.status) else jax.tree.map(np.asarray, kept.solve)
+        if smoothing and not on_host(kept.saved.t):
+            marginals = engine.smooth_saved(method, kept)
+        else:  # of the end alone, the filter's marginal is the smoother's
+            marginals = Marginals(kept.saved.mean, kept.saved.factor)
         reached = int(kept.count)
         saved, marginals = jax.tree.map(lambda x: np.asarray(x)[:reached], (kept.saved, marginals))
         path = SavedPath(saved, marginals, kept)
@@ -318,10 +320,12 @@ def check_limits(max_steps: Any, time_limit: Any, callback: Any) -> int | None:
     return int(max_steps)
 
 
-def _number(value: Any, what: str) -> Array:
-    """Convert to float64, refusing what is not made of real numbers."""
+def _number(value: Any, what: str) -> Any:
+    """Convert to float64 (NumPy's, if nothing is traced), refusing what is not made of numbers."""
     try:
-        array = jnp.asarray(value)
+        array = jnp.asarray(value) if is_traced(value) else np.asarray(value)
+        if array.dtype == object:
+            raise TypeError("not made of numbers")
     except (TypeError, ValueError) as error:
         raise TypeError(f"{what} must be made of real numbers, got {value!r}: {error}") from None
     if jnp.issubdtype(array.dtype, jnp.complexfloating):
@@ -355,8 +359,9 @@ def _snap(times: Array, given: Any, t0: Array, t1: Array) -> Array:
     """
     dtype = getattr(given, "dtype", np.dtype(float))
     rounding = 4 * float(jnp.finfo(dtype).eps) if jnp.issubdtype(dtype, jnp.floating) else 0.0
+    xp: Any = np if on_host(times) and on_host(t0) and on_host(t1) else jnp
     for end in (t0, t1):
-        times = jnp.where(jnp.abs(times - end) <= rounding * jnp.abs(end), end, times)
+        times = xp.where(abs(times - end) <= rounding * abs(end), end, times)
     return times
 
 
@@ -374,8 +379,12 @@ def _grid(grid: Any, t0: Array, t1: Array) -> Array:
     return times
 
 
+def _at_least_1d(times: Any) -> Any:
+    return times.reshape(1) if times.ndim == 0 else times
+
+
 def _save_times(save_at: Any, t0: Array, t1: Array) -> Array:
-    times = jnp.atleast_1d(_snap(_number(save_at, "save_at"), save_at, t0, t1))
+    times = _at_least_1d(_snap(_number(save_at, "save_at"), save_at, t0, t1))
     if times.ndim != 1 or times.shape[0] == 0:
         raise ValueError(f"save_at must be a time or a vector of times, got shape {times.shape}.")
     if not is_traced(times, t0, t1):
