@@ -324,8 +324,8 @@ def _number(value: Any, what: str) -> Any:
     """Convert to float64 (NumPy's, if nothing is traced), refusing what is not made of numbers."""
     try:
         array = jnp.asarray(value) if is_traced(value) else np.asarray(value)
-        if array.dtype == object:
-            raise TypeError("not made of numbers")
+        if not (jnp.issubdtype(array.dtype, np.number) or array.dtype == bool):
+            raise TypeError(f"an array of {array.dtype}")
     except (TypeError, ValueError) as error:
         raise TypeError(f"{what} must be made of real numbers, got {value!r}: {error}") from None
     if jnp.issubdtype(array.dtype, jnp.complexfloating):
