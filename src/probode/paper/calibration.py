@@ -18,13 +18,12 @@ from probode.paper.measure import (
     run,
 )
 from probode.paper.reference import reference
-from probode.paper.settings import METHODS, PROBLEMS, Extent, calibration_tolerances
+from probode.paper.settings import METHODS, PROBLEMS, TIME_LIMIT, Extent, calibration_tolerances
 from probode.paper.work import Batch
 
 NAME = "calibration"
 TITLE = "Calibration across solvers, diffusions, orders and tolerances"
 
-_TIME_LIMIT = 900.0
 """Seconds; far beyond what the bound on steps takes, so that a busy machine changes no result."""
 
 
@@ -61,7 +60,7 @@ def compute(c: Configuration, cache: Cache) -> Values:
     """
     problem, truth = problems.get(c["problem"]), reference(c["problem"])
     solver = build(c["solver"], c["order"], c["diffusion"])
-    limits = {"max_steps": c["max_steps"], "time_limit": _TIME_LIMIT}
+    limits = {"max_steps": c["max_steps"], "time_limit": TIME_LIMIT}
     posterior = run(problem, solver, c["atol"], c["rtol"], **limits)
     common = {**ending(posterior), **counts(posterior), "reference_level": truth.level}
     if not common["success"]:

@@ -11,8 +11,11 @@ from typing import Any
 
 import numpy as np
 
-Results = Mapping[str, Sequence[dict[str, Any]]]
-"""For each experiment its records: settings and values of every configuration."""
+Records = Sequence[dict[str, Any]]
+"""Of an experiment: settings and values of every configuration."""
+Rows = list[dict[str, Any]]
+Results = Mapping[str, Records]
+"""For each experiment its records."""
 Figures = dict[str, Any]
 
 

@@ -1,6 +1,6 @@
 """What the paper says of calibration: which diffusion models, which solvers, how much."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -10,15 +10,14 @@ from probode.paper.claims import (
     Claim,
     Figures,
     Finding,
+    Records,
+    Rows,
     Verdict,
     across_problems,
     per_problem,
     percent,
     share_of,
 )
-
-Records = Sequence[dict[str, Any]]
-Rows = list[dict[str, Any]]
 
 _FHN = "fitzhugh-nagumo"
 _CAL = calibration.NAME

@@ -6,9 +6,7 @@ from typing import Any
 import numpy as np
 
 from probode.paper import lotka_volterra, structure, van_der_pol
-from probode.paper.claims import Claim, Figures, Finding, Verdict, yes_if
-
-Records = Sequence[dict[str, Any]]
+from probode.paper.claims import Claim, Figures, Finding, Records, Verdict, yes_if
 
 _VISIBLE = 1 / 200
 """A band narrower than this part of the axis cannot be told from a line of ordinary width."""

@@ -1,7 +1,6 @@
 """What the paper says of work and precision, against Dormand-Prince."""
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
@@ -11,15 +10,14 @@ from probode.paper.claims import (
     Claim,
     Figures,
     Finding,
+    Records,
+    Rows,
     Verdict,
     across_problems,
     per_problem,
     percent,
     share_of,
 )
-
-Records = Sequence[dict[str, Any]]
-Rows = list[dict[str, Any]]
 
 _LV = "lotka-volterra"
 _DP = dormand_prince.NAME

@@ -22,7 +22,7 @@ from probode.paper.measure import (
     shortest,
 )
 from probode.paper.reference import FIELDS, reference
-from probode.paper.settings import PROBLEMS, Extent, comparison_tolerances
+from probode.paper.settings import PROBLEMS, TIME_LIMIT, Extent, comparison_tolerances
 from probode.paper.work import Batch
 
 NAME = "dormand-prince"
@@ -31,7 +31,6 @@ TITLE = "Against Dormand-Prince 4/5"
 ALGORITHMS = ("EKF0", "EKS0", "EKF1", "EKS1", "DP5")
 """Filters and smoothers in the paper's abbreviations."""
 _ORDER = 5
-_TIME_LIMIT = 900.0
 """Seconds; far beyond what the bound on steps takes, so that a busy machine changes no result."""
 
 
@@ -66,7 +65,7 @@ def compute(c: Configuration, cache: Cache) -> Values:
 def _filter(c: Configuration) -> Values:
     problem, truth = problems.get(c["problem"]), reference(c["problem"])
     solver = build(c["method"], _ORDER)
-    limits = {"max_steps": c["max_steps"], "time_limit": _TIME_LIMIT}
+    limits = {"max_steps": c["max_steps"], "time_limit": TIME_LIMIT}
 
     def solve_once(smooth: bool = True) -> Any:
         return run(problem, solver, c["atol"], c["rtol"], smooth=smooth, **limits)

@@ -1,6 +1,6 @@
 """Figures of the comparisons: calibration and work-precision, Dormand-Prince."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -8,14 +8,13 @@ import numpy as np
 
 from probode import plotting
 from probode.paper import calibration, dormand_prince
-from probode.paper.claims import percent
+from probode.paper.claims import Records, percent
 from probode.paper.figures import MARKERS, Figure, Style, plain_ticks
 from probode.paper.settings import METHODS, PROBLEMS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
 
-Records = Sequence[dict[str, Any]]
 Row = dict[str, Any]
 
 _CHI2_LIMITS = (1e-8, 1e6)

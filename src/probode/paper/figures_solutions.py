@@ -1,19 +1,18 @@
 """Figures of single solutions: Lotka-Volterra, Van der Pol, the structure of bands."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from probode import plotting
 from probode.paper import lotka_volterra, structure, van_der_pol
+from probode.paper.claims import Records
 from probode.paper.claims_solutions import model_name, start_name
 from probode.paper.figures import Figure, Style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
 
-Records = Sequence[dict[str, Any]]
 _BAND = 1.96
 
 

@@ -11,6 +11,9 @@ PROBLEMS = ("fitzhugh-nagumo", "lotka-volterra", "logistic", "brusselator")
 FIRST_STEP = 1e-3
 """Length of the first step in every experiment, as in the paper's."""
 
+TIME_LIMIT = 900.0
+"""Seconds after which one solve of a comparison is given up."""
+
 METHODS = (
     ("EK0", "fixed"),
     ("EK0", "fixed-mv"),
