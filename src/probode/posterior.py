@@ -1,10 +1,8 @@
 """What a solve returns: a Gaussian process posterior over the solution."""
 
 import dataclasses
-import os
-from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,123 +15,20 @@ from probode.calibration.scales import Scales
 from probode.diffusion import Evidence
 from probode.engine import one_blas_thread
 from probode.gaussian import safe_sqrt
+from probode.outcome import Gaussian, Problem, Stats
 from probode.paths import NodePath, Path, SavedPath
 from probode.precision import double_precision, is_traced, on_host
 from probode.record import record, static
 from probode.solvers import Solver
 from probode.status import Status
 from probode.step import Method
-from probode.structure import Structure
+from probode.views import Views
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-    from pandas import DataFrame
-    from xarray import Dataset
+__all__ = ["Gaussian", "Posterior", "Problem", "Stats", "one_solve"]
 
 
 @record
-class Stats:
-    """What a solve cost."""
-
-    steps: Array | int
-    """Steps attempted."""
-    accepted: Array | int
-    rejected: Array | int
-    f_evaluations: Array | int
-    """Evaluations of the vector field, those of the start included (Taylor mode: one per order)."""
-    jacobian_evaluations: Array | int
-    calibration_f_evaluations: Array | int = 0
-    """Evaluations of the vector field by the calibration, not counted above."""
-    calibration_jacobian_evaluations: Array | int = 0
-    path: str = static(default="jax")
-    """How the vector field was evaluated: "jax" (as it is), "numpy" or "scalars" (a NumPy function,
-    traced), "python" (called from Python)."""
-
-
-@record
-class Gaussian:
-    """A Gaussian over ``y`` (or one of its derivatives), at one time or at several."""
-
-    mean: Array
-    """Shape ``(*times, *shape)``."""
-    columns: Array
-    """Columns of the covariance's right factor, in the form of the solver's structure."""
-    spread: Array
-    """Calibration: a factor for all standard deviations, or one per component."""
-    structure: Structure = static()
-    multivariate: bool = static()
-    ratio: Array | None = None
-    """Factors of the model's standard deviations, ``(*times, d)``, of a calibrated posterior."""
-    own: Array | None = None
-    """Standard deviations of components for which the model has none, ``(*times, d)``."""
-
-    @property
-    def std(self) -> Array:
-        """Marginal standard deviations, in the shape of the mean."""
-        xp: Any = np if on_host(self.columns) else jnp
-        with double_precision():
-            variance = self.structure.variance(self.columns)
-            # Zero variance: a derivative of zero. NaN (never reached) stays NaN.
-            zero = variance == 0.0
-            root = xp.where(zero, 0.0, xp.sqrt(xp.where(zero, 1.0, variance)))
-            std = root * self._spread_over(variance.ndim)
-            if self.ratio is not None:
-                std = xp.hypot(std * self.ratio, self.own)
-            return std.reshape(self.mean.shape)
-
-    @property
-    def cov(self) -> Array:
-        """Covariance of ``y`` flattened in C order: shape ``(*times, d, d)``."""
-        with double_precision():
-            covariance = self.structure.covariance(self.columns)
-            spread = self._spread_over(covariance.ndim - 1)
-            if self.ratio is not None:
-                spread = spread * self.ratio
-            covariance = covariance * spread[..., None] * spread[..., None, :]
-            if self.own is not None:
-                covariance = covariance + self.own[..., None] ** 2 * np.eye(self.own.shape[-1])
-            return covariance
-
-    def project(self, direction: np.ndarray) -> float:
-        """Standard deviation of ``direction · y`` (flattened in C order), at one time."""
-        spread = np.broadcast_to(self._spread_over(1), direction.shape)
-        weights = direction * spread
-        if self.ratio is None:
-            return float(self.structure.project(self.columns, weights))
-        across = self.structure.project(self.columns, weights * self.ratio)
-        assert self.own is not None
-        return float(np.hypot(across, np.linalg.norm(direction * self.own)))
-
-    def _spread_over(self, ndim: int) -> Array:
-        """The calibration with axes for the times, between those of a batch and the components."""
-        spread = self.spread if self.multivariate else self.spread[..., None]
-        times = ndim - spread.ndim
-        return spread.reshape((*spread.shape[:-1], *[1] * times, spread.shape[-1]))
-
-
-@jax.tree_util.register_pytree_node_class
-class Problem:
-    """The vector field of a finished solve, for a later calibration.
-
-    No part of the values: functions on pytrees (``jit``, ``vmap``, ``tree.map``) leave it behind.
-    """
-
-    def __init__(self, field: Any = None) -> None:
-        self.field = field
-
-    def tree_flatten(self) -> tuple[tuple[()], None]:
-        """Nothing inside."""
-        return (), None
-
-    @classmethod
-    def tree_unflatten(cls, _: None, children: tuple[()]) -> "Problem":
-        """An empty one."""
-        return cls()
-
-
-@record
-class Posterior:
+class Posterior(Views):
     """Posterior over the solution of an initial value problem.
 
     ``posterior.t`` are the times at which it was computed: the steps taken, or ``save_at``. There,
@@ -154,6 +49,8 @@ class Posterior:
     calibration: Calibration | None = None
     """The estimated global error and the scales made of it; ``None``: the model's scale."""
     problem: Problem = Problem()
+
+    __repr__ = Views.__repr__  # a dataclass would write its own
 
     @property
     def t(self) -> Array:
@@ -403,164 +300,6 @@ class Posterior:
             value = np.asarray(value)
             return value[()] if value.ndim == 0 else value
         return value
-
-    def plot(
-        self,
-        *,
-        ax: "Axes | None" = None,
-        names: Sequence[str] | None = None,
-        reference: Callable[[float], Any] | None = None,
-        title: str | None = None,
-    ) -> "Figure | Axes":
-        """Draw the solution with its band, and below it standard deviations and step sizes.
-
-        On the scale of the solution a good band is invisible: the second panel shows it.
-
-        Parameters
-        ----------
-        ax
-            Draw the solution only, into these axes.
-        names
-            One name per component of ``y`` (flattened in C order).
-        reference
-            The true solution ``t -> y``: its distance is drawn beside the standard deviations.
-        title
-            Title of the figure.
-
-        Returns
-        -------
-        Figure or Axes
-            The figure, or ``ax`` if that was given.
-        """
-        from probode import plotting
-
-        if ax is None:
-            return plotting.figure(self, names=names, reference=reference, title=title)
-        if reference is not None:
-            raise ValueError(
-                "reference is drawn beside the standard deviations, ax takes the solution only: "
-                "leave ax out, or draw the error with plot_error(reference, ax=...)."
-            )
-        return plotting.plot_solution(self, ax, names=names, title=title)
-
-    def plot_error(
-        self,
-        reference: Callable[[float], Any] | None = None,
-        *,
-        ax: "Axes | None" = None,
-        names: Sequence[str] | None = None,
-    ) -> "Axes":
-        """Draw standard deviations and, with a ``reference`` ``t -> y``, true errors; log scale."""
-        from probode import plotting
-
-        return plotting.plot_std(self, ax, names=names, reference=reference)
-
-    def plot_samples(
-        self,
-        n: int = 20,
-        *,
-        seed: Any = 0,
-        ax: "Axes | None" = None,
-        deviations: bool = True,
-        components: Sequence[int] | None = None,
-        names: Sequence[str] | None = None,
-    ) -> "Axes":
-        """Draw sampled trajectories: what they differ from the mean by, with a band of 95 %.
-
-        ``deviations=False`` draws the trajectories themselves, which at good tolerances coincide.
-        ``components`` are indices into ``y`` (flattened in C order).
-        """
-        from probode import plotting
-
-        return plotting.plot_samples(
-            self, ax, n=n, seed=seed, deviations=deviations, components=components, names=names
-        )
-
-    def plot_steps(self, *, ax: "Axes | None" = None) -> "Axes":
-        """Draw the lengths of the accepted steps on a logarithmic scale."""
-        from probode import plotting
-
-        return plotting.plot_steps(self, ax)
-
-    def plot_phase(
-        self,
-        i: int = 0,
-        j: int = 1,
-        *,
-        ax: "Axes | None" = None,
-        enlarge: float | None = None,
-        names: Sequence[str] | None = None,
-    ) -> "Axes":
-        """Draw component ``j`` over component ``i``, with ellipses that hold 95 %.
-
-        Ellipses too small to be seen are enlarged by a round number, which the legend states;
-        ``enlarge=1`` draws them as they are.
-        """
-        from probode import plotting
-
-        return plotting.plot_phase(self, i, j, ax, enlarge=enlarge, names=names)
-
-    def to_xarray(self, samples: int = 0, *, seed: Any = 0, t: Any = None) -> "Dataset":
-        """An xarray Dataset of ``mean`` and ``std`` over ``time`` and ``state``.
-
-        Parameters
-        ----------
-        samples
-            Number of joint samples to draw: the variable ``samples``.
-        seed
-            An integer, or a JAX random key.
-        t
-            Times; by default ``posterior.t``.
-
-        Returns
-        -------
-        Dataset
-            ``state`` counts the components of ``y`` flattened in C order. The attributes say how
-            the solution was computed, at what cost, and how the solve ended.
-        """
-        from probode import export
-
-        return export.to_xarray(self, samples, seed=seed, t=t)
-
-    def to_netcdf(
-        self, path: str | os.PathLike[str], samples: int = 0, *, seed: Any = 0, t: Any = None
-    ) -> None:
-        """Write what :meth:`to_xarray` returns into a netCDF file."""
-        from probode import export
-
-        export.to_netcdf(self, path, samples, seed=seed, t=t)
-
-    def to_dataframe(self, *, t: Any = None, names: Sequence[str] | None = None) -> "DataFrame":
-        """A pandas DataFrame over ``time`` with columns ``y1``, ``y1_std``, ``y2``, ..."""
-        from probode import export
-
-        return export.to_dataframe(self, t=t, names=names)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write everything into a file (NumPy's ``.npz``), for :meth:`load`."""
-        from probode import export
-
-        export.save(self, path)
-
-    @staticmethod
-    def load(path: str | os.PathLike[str]) -> "Posterior":
-        """Read a posterior that :meth:`save` has written: the same, bit for bit.
-
-        Reading executes nothing that the file contains.
-        """
-        from probode import export
-
-        return export.load(path)
-
-    def __repr__(self) -> str:
-        from probode import display
-
-        return display.text(self)
-
-    def _repr_html_(self) -> str | None:
-        from probode import display
-
-        return display.html(self)
 
 
 def one_solve(posterior: Posterior, what: str) -> Posterior:
