@@ -9,7 +9,8 @@ import pytest
 
 import probode
 from probode import problems
-from probode.cli import _numbers, main
+from probode.cli import main
+from probode.cli_summary import numbers
 
 # One solver throughout, so that it is compiled once.
 FAST = ["--method", "EK0", "--order", "2", "--rtol", "1e-3", "--atol", "1e-6"]
@@ -81,7 +82,7 @@ def test_json_agrees_with_the_library(capsys):
         problem.args,
         solver=probode.EK0(2),
         control=probode.PIControl(rtol=1e-3, atol=1e-6),
-    )
+    ).calibrate()
     np.testing.assert_allclose(summary["mean"], posterior.mean[-1], rtol=1e-12)
     np.testing.assert_allclose(summary["std"], posterior.std[-1], rtol=1e-9)
     assert summary["f_evaluations"] == posterior.stats.f_evaluations
@@ -155,7 +156,7 @@ def test_stopping_early_keeps_json_valid(capsys):
 
 
 def test_values_that_are_not_finite_are_null_in_json():
-    assert _numbers([np.nan, -np.inf, 1.0]) == [None, None, 1.0]
+    assert numbers([np.nan, -np.inf, 1.0]) == [None, None, 1.0]
 
 
 def test_solve_that_never_started_exits_with_1(capsys):

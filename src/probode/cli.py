@@ -7,9 +7,7 @@ usage or bad input.
 import argparse
 import dataclasses
 import json
-import math
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -19,19 +17,17 @@ import numpy as np
 import scipy.integrate
 
 from probode import __version__, cli_paper, plotting, problems, user_problems
+from probode.cli_summary import in_words, numbers, run
 from probode.compile import use_compilation_cache
-from probode.control import PControl, PIControl
+from probode.control import PIControl
 from probode.diffusion import DIFFUSIONS
 from probode.initial import INITIALIZATIONS
-from probode.ivp import CONTROLS, METHODS, solve_ivp
+from probode.ivp import CONTROLS, METHODS
 from probode.posterior import Posterior
 from probode.precision import double_precision
 from probode.problems import InitialValueProblem
-from probode.solve import solve
-from probode.solvers import EK1, Solver
+from probode.solvers import EK1
 
-_SHOWN = 6
-_CHEAP_SECONDS = 2.0
 _DPI = 150
 
 _EXAMPLES = {
@@ -183,7 +179,7 @@ def _solve(options: argparse.Namespace) -> int:
         _check_store(options.save)
     if options.time_limit is not None and not options.time_limit > 0.0:
         raise ValueError(f"--time-limit must be positive, got {options.time_limit:g}.")
-    posterior, summary = _run(
+    posterior, summary = run(
         problem,
         solver,
         control,
@@ -203,7 +199,7 @@ def _solve(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(summary, allow_nan=False))
     else:
-        print(_in_words(summary))
+        print(in_words(summary))
     return _exit_code(posterior)
 
 
@@ -217,13 +213,13 @@ def _evaluated(posterior: Posterior, times: list[float], samples: int) -> list[d
     """The posterior at chosen times, one record each."""
     at: Any = posterior(np.array(times))
     records = [
-        {"t": t, "mean": _numbers(mean), "std": _numbers(std)}
+        {"t": t, "mean": numbers(mean), "std": numbers(std)}
         for t, mean, std in zip(times, at.mean, at.std, strict=True)
     ]
     if samples:
         drawn: Any = posterior.sample(samples, t=np.array(times))
         for i, record in enumerate(records):
-            record["samples"] = [_numbers(one) for one in drawn[:, i]]
+            record["samples"] = [numbers(one) for one in drawn[:, i]]
     return records
 
 
@@ -248,7 +244,7 @@ def _demo(options: argparse.Namespace) -> int:
     _check_figure(path)
     problem = problems.get("lotka-volterra")
     solver, control = EK1(5), PIControl(rtol=1e-7, atol=1e-10)
-    posterior, summary = _run(problem, solver, control)
+    posterior, summary = run(problem, solver, control)
     _save_figure(
         path,
         posterior,
@@ -257,7 +253,7 @@ def _demo(options: argparse.Namespace) -> int:
         title=f"Lotka-Volterra, {solver.name}, rtol $10^{{-7}}$, atol $10^{{-10}}$",
     )
     summary["figure"] = str(path)
-    print(_in_words(summary))
+    print(in_words(summary))
     return _exit_code(posterior)
 
 
@@ -278,142 +274,6 @@ def _with_start(
         exact=problem.exact if same else None,
         reference_end=problem.reference_end if same and span == problem.t_span else None,
     )
-
-
-def _run(
-    problem: InitialValueProblem,
-    solver: Solver,
-    control: PControl,
-    *,
-    smooth: bool = True,
-    max_steps: int | None = None,
-    time_limit: float | None = None,
-) -> tuple[Posterior, dict[str, Any]]:
-    """Solve, measure the time, and collect what there is to say."""
-
-    def call(limit: float | None) -> tuple[Posterior, float]:
-        begin = time.perf_counter()
-        if user_problems.is_file_problem(problem.name):
-            # Plain NumPy, or Python that cannot be traced.
-            result = solve_ivp(
-                problem.vector_field,
-                problem.t_span,
-                problem.y0,
-                solver,
-                control=control,
-                smooth=smooth,
-                max_num_steps=max_steps,
-                time_limit=limit,
-            )
-            return result.posterior, time.perf_counter() - begin
-        posterior = solve(
-            problem.vector_field,
-            problem.t_span,
-            problem.y0,
-            problem.args,
-            solver=solver,
-            control=control,
-            smooth=smooth,
-            max_steps=max_steps,
-            time_limit=limit,
-        )
-        return posterior, time.perf_counter() - begin
-
-    posterior, first = call(time_limit)
-    second = None
-    if posterior.success:
-        again, seconds = call(min(_CHEAP_SECONDS, time_limit or math.inf))
-        second = seconds if again.success else None
-
-    stats: Any = posterior.stats
-    mean, std = posterior.mean[-1], posterior.std[-1]
-    error = None
-    if problem.exact is not None:
-        error = np.abs(mean - problem.exact(posterior.t[-1]))
-    elif problem.reference_end is not None and posterior.success:
-        error = np.abs(mean - problem.reference_end)
-    summary = {
-        "problem": problem.name,
-        "dimension": problem.dimension,
-        "method": type(solver).__name__,
-        "order": solver.order,
-        "diffusion": solver.diffusion.name,
-        "initialization": next(k for k, v in INITIALIZATIONS.items() if v == solver.initialization),
-        "control": "PI" if isinstance(control, PIControl) else "P",
-        "rtol": control.rtol,
-        "atol": control.atol,
-        "smooth": smooth,
-        "t_span": list(problem.t_span),
-        "t_reached": float(posterior.t[-1]),
-        "success": bool(posterior.success),
-        "status": posterior.status.name,
-        "message": posterior.message,
-        **{
-            field.name: int(getattr(stats, field.name))
-            for field in dataclasses.fields(stats)
-            if field.name != "path"
-        },
-        "path": stats.path,
-        "mean": _numbers(mean),
-        "std": _numbers(std),
-        "error": None if error is None else _numbers(error),
-        "max_error": None if error is None else _numbers([error.max()])[0],
-        "reference": None if error is None else problem.reference_source,
-        "first_call_seconds": first,
-        "second_call_seconds": second,
-        "figure": None,
-    }
-    return posterior, summary
-
-
-def _numbers(values: Any) -> list[float | None]:
-    """Floats as JSON can hold them: what is not finite becomes null."""
-    return [float(value) if math.isfinite(value) else None for value in np.ravel(values)]
-
-
-def _in_words(summary: dict[str, Any]) -> str:
-    def number(value: float | None, form: str) -> str:
-        return "nan" if value is None else format(value, form)
-
-    s = summary
-    t0, t1 = s["t_span"]
-    kind = "smoothed" if s["smooth"] else "filtered"
-    interval = f"{t0:g} to {t1:g}"
-    if not s["success"]:
-        interval += f", stopped at {s['t_reached']:.6g}"
-    rows = [
-        ("problem", f"{s['problem']}, d = {s['dimension']}, t from {interval}"),
-        ("method", f"{s['method']}({s['order']}), {s['diffusion']} diffusion, {kind}"),
-        ("control", f"{s['control']}, rtol {s['rtol']:g}, atol {s['atol']:g}"),
-        ("steps", f"{s['steps']}, of which {s['rejected']} rejected"),
-        ("evaluations", f"{s['f_evaluations']} of f, {s['jacobian_evaluations']} of its Jacobian"),
-    ]
-    label = "final value" if s["success"] else "last value"
-    errors = s["error"] or [None] * s["dimension"]
-    for i, (mean, std, error) in enumerate(zip(s["mean"], s["std"], errors, strict=True)):
-        if i == _SHOWN:
-            rows.append(("", f"... and {s['dimension'] - _SHOWN} more components"))
-            break
-        line = f"{number(mean, '.10g'):>17} ± {number(std, '.1e')}"
-        line += f"   error {number(error, '.1e')}" if s["error"] is not None else ""
-        rows.append((label if i == 0 else "", f"y{i + 1:<3}{line}"))
-    if s["error"] is not None:
-        rows.append(("max error", number(s["max_error"], ".1e")))
-        rows.append(("reference", s["reference"]))
-    rows.append(("first call", f"{s['first_call_seconds']:.2f} s, compiling included"))
-    if s["second_call_seconds"] is not None:
-        rows.append(("second call", f"{s['second_call_seconds']:.3f} s"))
-    for record in s.get("t_eval", []):
-        shown = ", ".join(
-            f"{number(m, '.10g')} ± {number(d, '.1e')}"
-            for m, d in zip(record["mean"][:_SHOWN], record["std"], strict=False)
-        )
-        rows.append((f"t = {record['t']:g}", shown))
-    if s.get("saved") is not None:
-        rows.append(("saved", s["saved"]))
-    if s["figure"] is not None:
-        rows.append(("figure", s["figure"]))
-    return "\n".join(f"{name:<13}{value}" for name, value in rows)
 
 
 def _exit_code(posterior: Posterior) -> int:
