@@ -4,6 +4,7 @@ import subprocess
 import sys
 from functools import partial
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -174,3 +175,60 @@ def test_van_der_pol_takes_the_same_steps():
         control=PControl(1e-3, 1e-6),
     )
     assert abs(int(one.stats.steps) - int(other.stats.steps)) <= 2
+
+
+@jax.jit
+def end_inside_jit(y0):
+    posterior = solve(FIELDS["lotka-volterra"][0], (0.0, 3.0), y0, save_at=3.0)
+    return posterior.mean[-1], posterior.std[-1], posterior.stats.steps
+
+
+def end_of(y0):
+    """The same outside of any trace."""
+    posterior = solve(FIELDS["lotka-volterra"][0], (0.0, 3.0), y0, save_at=3.0)
+    return posterior.mean[-1], posterior.std[-1], posterior.stats.steps
+
+
+def test_the_kernels_run_inside_jit():
+    assert "probode_solve_to_end" in str(jax.make_jaxpr(end_inside_jit)(np.ones(2)))
+
+
+@pytest.mark.parametrize("what", range(3), ids=["mean", "std", "steps"])
+def test_inside_jit_the_result_is_that_outside(what):
+    y0 = FIELDS["lotka-volterra"][1]
+    np.testing.assert_allclose(end_inside_jit(y0)[what], end_of(y0)[what], rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "transform", [lambda f: jax.vmap(jax.jit(f)), lambda f: jax.jit(jax.vmap(f))]
+)
+def test_a_batch_inside_jit_is_what_single_solves_are(transform):
+    starts = np.array([[1.5, 0.5], [1.0, 2.0], [0.25, 0.5]])  # exact in single precision
+    batch = transform(end_inside_jit)(starts)
+    for i, start in enumerate(starts):
+        np.testing.assert_allclose(batch[0][i], end_of(start)[0], rtol=1e-9)
+
+
+def test_forward_derivatives_inside_jit_are_those_without_kernels():
+    y0, direction = FIELDS["lotka-volterra"][1], np.array([1.0, -2.0])
+    _, tangent = jax.jvp(lambda y: end_inside_jit(y)[0], (y0,), (direction,))
+    with native.disabled():
+        _, expected = jax.jvp(lambda y: end_of(y)[0], (y0,), (direction,))
+    np.testing.assert_allclose(tangent, expected, rtol=1e-8)
+
+
+def test_a_solve_that_fails_inside_jit_says_so():
+    def blow_up(y0):
+        posterior = solve(lambda t, y: y**2, (0.0, 2.0), y0, save_at=2.0)
+        return posterior.success, posterior.mean
+
+    success, mean = jax.jit(blow_up)(1.0)
+    assert not success and np.all(np.isnan(mean))
+
+
+def test_an_end_known_only_inside_the_trace():
+    @jax.jit
+    def at(t1):
+        return solve(lambda t, y: -y, (0.0, t1), 1.0, save_at=t1).mean[-1]
+
+    np.testing.assert_allclose(at(2.0), np.exp(-2.0), rtol=1e-5)

@@ -24,6 +24,7 @@ from probode.initial import Initialization
 from probode.loop import Chunk, Rows, Solve
 from probode.native import driver
 from probode.native.driver import NativeChunk
+from probode.precision import is_traced
 from probode.problem import Field
 from probode.saving import Saving
 from probode.smooth import Marginals
@@ -287,21 +288,21 @@ def first_row(solve: Solve, chunks: list[AnyChunk]) -> Rows:
     return jax.tree.map(lambda x: x[0], chunks[0].rows)
 
 
+def at_end_only(save_at: Any, t1: Any) -> bool:
+    """Whether the end of the interval, for all that is known, is the only save point."""
+    return save_at.shape == (1,) and not is_traced(save_at, t1) and float(save_at[0]) == float(t1)
+
+
 def solve_saving(
     inputs: Inputs, save_at: Any, keep_kernels: bool, monitor: Monitor, scheme: Any = None
 ) -> tuple[Saving, Status]:
     """Solve and keep the state at given times only."""
     method, _, field, control, _, t1, _ = inputs
-    if (
-        scheme is None
-        and save_at.shape == (1,)
-        and float(save_at[0]) == float(t1)
-        and native.supports(method, control)
-    ):
+    if scheme is None and at_end_only(save_at, t1) and native.supports(method, control):
         # The end only: no step is kept, and the kernels do the rest.
         steps = driver.compiled_steps(*inputs, capacity=0)
         solve, status, _ = collect_native(monitor, driver.NOT_BEGUN, steps)
-        return saving.saving_of_end(method, solve, keep_kernels, status == Status.SUCCESS), status
+        return saving.saving_of_end(method, solve, keep_kernels), status
     solve = begin(*inputs)
     carry = begin_saving(method, solve, save_at.shape[0], keep_kernels, scheme)
 

@@ -176,7 +176,8 @@ class Posterior(Views):
     def success(self) -> Any:
         """Whether the end of the interval, or an event that ends the solve, was reached."""
         code = self.status_code
-        return (code == Status.SUCCESS.value) | (code == Status.EVENT.value)
+        with double_precision():  # inside a trace the code has 64 bits
+            return (code == Status.SUCCESS.value) | (code == Status.EVENT.value)
 
     @property
     def message(self) -> str:

@@ -17,6 +17,7 @@ from probode.calibration.beside import Tracker
 from probode.calibration.transport import Scheme
 from probode.control import Control
 from probode.loop import Rows, Solve, advance, running, while_loop
+from probode.precision import on_host
 from probode.problem import Field
 from probode.record import record
 from probode.smooth import (
@@ -28,6 +29,7 @@ from probode.smooth import (
     rescaled,
     spread_noise,
 )
+from probode.status import Status
 from probode.step import Method, State, extrapolate
 
 
@@ -74,19 +76,18 @@ def begin_saving(
     )
 
 
-def saving_of_end(method: Method, solve: Solve, smooth: bool, reached: bool) -> Saving:
-    """The end of a finished solve as its only save point, if it was ``reached``. NumPy arrays."""
+def saving_of_end(method: Method, solve: Solve, smooth: bool) -> Saving:
+    """A finished solve with its end, if that was reached, as the only save point."""
+    xp: Any = np if on_host(solve.status) else jnp
     state, kernel = solve.state, None
     if smooth:
         shape = method.structure.factor_shape
-        gain: Any = np.broadcast_to(np.eye(shape[-1]), shape)
-        nothing: Any = np.zeros(shape)
-        kernel = Kernel(state.mean, state.mean, gain, nothing, state.h, state.h)
-    row = Rows.of(solve)
-    saved = jax.tree.map(lambda x: np.asarray(x if reached else np.nan * x)[None], row)
-    kernels = jax.tree.map(lambda x: np.asarray(x)[None], kernel)
-    count: Any = np.asarray(int(reached))
-    return Saving(solve, state, kernel, saved, kernels, count)
+        gain = xp.broadcast_to(xp.eye(shape[-1]), shape)
+        kernel = Kernel(state.mean, state.mean, gain, xp.zeros(shape), state.h, state.h)
+    reached = solve.status == Status.SUCCESS.value
+    saved = jax.tree.map(lambda x: xp.where(reached, x, np.nan)[None], Rows.of(solve))
+    kernels = jax.tree.map(lambda x: xp.asarray(x)[None], kernel)
+    return Saving(solve, state, kernel, saved, kernels, xp.asarray(reached, int))
 
 
 def run_saving(

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from probode import engine, loop, saving, smooth
+from probode import engine, loop, native, saving, smooth
 from probode.calibration.calibrate import calibrate_nodes
 from probode.calibration.result import Calibration
 from probode.calibration.schemes import MODES, scheme_for
@@ -118,6 +118,7 @@ def solve(
                 "solve inside jit, vmap or grad needs an output of known size: pass save_at (the "
                 "times at which you want the solution) or grid (the times of all steps)."
             )
+        at_end = times is not None and (save_at is t_span[1] or engine.at_end_only(times, t1))
         if traced:  # an index that is not known yet looks into JAX's arrays only
             data = jax.tree.map(jnp.asarray, (field, steps, t0, t1, flat, times, grid))
             field, steps, t0, t1, flat, times, grid = data
@@ -127,7 +128,7 @@ def solve(
             scheme = scheme_for(method, False, calibration)
         if traced:
             bound = None if max_steps is None else int(max_steps)
-            result = _solve_traced(inputs, times, grid, smooth, bound, scheme)
+            result = _solve_traced(inputs, times, at_end, grid, smooth, bound, scheme)
         else:
             monitor = Monitor(max_steps, time_limit, callback, y0.shape)
             result = _solve_eagerly(inputs, times, smooth, monitor, scheme)
@@ -235,6 +236,7 @@ def node_path(
 def _solve_traced(
     inputs: Inputs,
     times: Array | None,
+    at_end: bool,
     grid: Array | None,
     smoothing: bool,
     bound: int | None,
@@ -242,6 +244,10 @@ def _solve_traced(
 ) -> tuple[Path, loop.Solve, Any]:
     """Inside a trace: everything of known size."""
     method, _, field, control, _, t1, _ = inputs
+    if at_end and bound is None and scheme is None and native.supports(method, control):
+        kept = saving.saving_of_end(method, native.solve_to_end(*inputs), smoothing)
+        marginals = Marginals(kept.saved.mean, kept.saved.factor)
+        return SavedPath(kept.saved, marginals, kept), kept.solve, kept.solve.status
     state = loop.begin(*inputs)
     if times is None:
         assert grid is not None

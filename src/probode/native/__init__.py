@@ -8,5 +8,6 @@ rounding; ``PROBODE_NATIVE=0`` in the environment, or :func:`disabled`, turns th
 """
 
 from probode.native.library import available, disabled, supports
+from probode.native.traced import solve_to_end
 
-__all__ = ["available", "disabled", "supports"]
+__all__ = ["available", "disabled", "solve_to_end", "supports"]

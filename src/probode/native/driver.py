@@ -182,10 +182,10 @@ def _steps(
         return pack(method, loop.begin(method, initialization, field, control, t0, t1, y0))
 
     state = jax.lax.cond(begun, lambda: state, begin)
-    return _loop(method, capacity, field, given, state)
+    return step_until_stopped(method, capacity, field, given, state)
 
 
-def _loop(
+def step_until_stopped(
     method: Method, capacity: int, field: Field, given: Array, state: Array
 ) -> tuple[Array, Array]:
     """Evaluate and step until the kernel says stop. Returns the state and the rows, as vectors."""

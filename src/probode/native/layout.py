@@ -10,6 +10,7 @@ from jaxtyping import Array
 from probode.control import ConstantStep, Control, ControlState, GridSteps, PControl, PIControl
 from probode.diffusion import Evidence
 from probode.loop import Counts, Rows, Solve
+from probode.precision import is_traced, on_host
 from probode.smooth import Marginals
 from probode.status import Status
 from probode.step import Method, State
@@ -76,13 +77,14 @@ class Layout:
         return int(state[1 + self.mean + 8])
 
     def solve(self, state: Any) -> Solve:
-        """A solve from its vector, as views."""
+        """A solve from its vector, as views (of a traced vector: as parts)."""
         numbers = state[1 + self.mean : self.row_offset]
-        integer: Any = np.int64
-        flag: Any = np.bool_
-        step, error, control_accepted, rejected, status, attempted, accepted, reference = numbers[
-            :8
-        ]
+        host = on_host(state)
+        integer: Any = np.int64 if host else _to_integer
+        flag: Any = np.bool_ if host else _to_flag
+        step, error, control_accepted, rejected, status, attempted, accepted, reference = (
+            numbers[i] for i in range(8)
+        )
         sums = numbers[11:].reshape(3, self.sums)
         squares, log_det, terms = sums if self.multivariate else sums[:, 0]
         row = self.rows(state[self.row_offset :], 0)
@@ -97,6 +99,14 @@ class Layout:
         )
 
 
+def _to_integer(x: Any) -> Any:
+    return x.astype(int)
+
+
+def _to_flag(x: Any) -> Any:
+    return x != 0.0
+
+
 @lru_cache(maxsize=256)
 def layout_of(method: Method) -> Layout:
     """The layout of a method, computed once."""
@@ -108,17 +118,19 @@ def settings(
     control: Control,
     t1: Any,
     keep: bool,
-    wanted: int,
-    last_attempt: int,
+    wanted: float,
+    last_attempt: float,
     seconds: float,
-) -> np.ndarray:
+) -> Any:
     """What does not change within a chunk of steps."""
     layout = layout_of(method)
-    numbers = np.zeros(20)
+    xp: Any = jnp if is_traced(control, t1) else np
+    numbers: list[Any] = [0.0] * 20
     numbers[1:6] = (*_CODES, t1)
     numbers[13:17] = wanted, last_attempt, seconds, keep
-    tolerances = np.empty((2, layout.d))
-    grid = np.zeros(0)
+    rtol: Any = 0.0
+    atol: Any = 0.0
+    grid: Any = np.zeros(0)
     if isinstance(control, PControl):
         numbers[6:11] = (
             control.rho,
@@ -127,15 +139,18 @@ def settings(
             control.min_step,
             control.max_step,
         )
-        tolerances[0], tolerances[1] = control.rtol, control.atol
+        rtol, atol = control.rtol, control.atol
         if isinstance(control, PIControl):
             numbers[0], numbers[11], numbers[12] = 1, control.integral, control.proportional
     elif isinstance(control, ConstantStep):
         numbers[0], numbers[17], numbers[18] = 2, control.start, control.size
     elif isinstance(control, GridSteps):
-        grid = np.asarray(control.grid)
-        numbers[0], numbers[19] = 3, grid.size
-    return np.concatenate([layout.head, numbers, tolerances.ravel(), layout.tables, grid])
+        grid = control.grid
+        numbers[0], numbers[19] = 3, grid.shape[0]
+    each = (layout.d,)
+    tolerances = [xp.broadcast_to(xp.asarray(x, float), each) for x in (rtol, atol)]
+    parts = [layout.head, xp.asarray(numbers, float), *tolerances, layout.tables, grid]
+    return xp.concatenate(parts)
 
 
 _CODES = (Status.RUNNING, Status.SUCCESS, Status.STEP_TOO_SMALL, Status.NOT_FINITE)
