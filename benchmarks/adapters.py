@@ -56,6 +56,7 @@ def ours(method: str, order: int, smoother: bool) -> Build:
 
     def build(problem: Problem, limit: float) -> Run:
         import jax
+
         import probode
 
         ivp = problem.jax

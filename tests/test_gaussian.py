@@ -103,3 +103,18 @@ def test_second_derivatives_are_refused():
     stack = jnp.asarray(random_factor(6, 5, 3))
     with pytest.raises(NotImplementedError, match="second derivatives"):
         jax.hessian(lambda x: jnp.sum(gaussian.triangularize(x * stack, 1) ** 2))(1.0)
+
+
+@pytest.mark.parametrize("xp", [np, jnp])
+@pytest.mark.parametrize("size", [1, 2, 5, 12])
+def test_a_packed_triangle_unpacks_to_the_same(xp, size):
+    factor = np.triu(random_factor(0, 3 * size, size).reshape(3, size, size))
+    packed = gaussian.pack(xp.asarray(factor))
+    assert packed.shape == (3, size * (size + 1) // 2)
+    np.testing.assert_array_equal(gaussian.unpack(packed), xp.asarray(factor))
+
+
+def test_unpacked_columns_leave_out_the_rows_below_the_triangle():
+    factor = np.triu(random_factor(1, 6, 6))
+    some = gaussian.unpack(gaussian.pack(factor), slice(2, 4))
+    np.testing.assert_array_equal(some, factor[:4, 2:4])

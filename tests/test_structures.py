@@ -1,10 +1,11 @@
 """Isotropic, block-diagonal and dense covariances describe the same model where they can."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from probode import EK0, DiagonalEK1, PIControl, solve
+from probode import EK0, EK1, DiagonalEK1, PIControl, solve
 
 
 def field(t, y):
@@ -61,7 +62,17 @@ def test_the_smallest_structure_is_chosen(solver, structure):
 
 
 def test_covariance_of_an_isotropic_solve_is_not_stored_dense():
-    """A hundred thousand components: factors stay (order + 1)²."""
+    """A hundred thousand components: a factor is a triangle of order + 1 rows."""
     posterior = solve(lambda t, y: -y, (0.0, 1.0), np.ones(100_000), solver=EK0(2), step=0.25)
-    assert posterior.path.rows.factor.shape == (5, 3, 3)
+    assert posterior.path.rows.factor.shape == (5, 6)
     np.testing.assert_allclose(posterior.mean[-1], np.exp(-1.0), atol=1e-2)
+
+
+@pytest.mark.parametrize("solver", [EK0(4), EK1(4), DiagonalEK1(4)])
+def test_a_stored_step_is_its_mean_and_one_triangle(solver):
+    """Besides time, step size and diffusion, at most ``D + D (D + 1) / 2`` numbers for D states."""
+    d = 3
+    posterior = solve(lambda t, y: -y, (0.0, 1.0), np.ones(d), solver=solver, smooth=False)
+    states = 5 * d
+    kept = sum(leaf[0].size for leaf in jax.tree.leaves(posterior.path))
+    assert kept <= 2 + d + states + states * (states + 1) // 2

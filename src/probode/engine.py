@@ -4,6 +4,7 @@ What happens here happens outside any trace. Between two chunks Python is in cha
 Ctrl-C, a time limit and a callback, and nothing that was computed is lost.
 """
 
+import dataclasses
 import importlib
 import signal
 import threading
@@ -20,6 +21,7 @@ from threadpoolctl import ThreadpoolController
 from probode import loop, native, saving, smooth
 from probode.compile import compiled
 from probode.control import Control
+from probode.gaussian import pack
 from probode.initial import Initialization
 from probode.loop import Chunk, Rows, Solve
 from probode.native import driver
@@ -261,31 +263,41 @@ def smooth_all(method: Method, solve: Solve, chunks: list[AnyChunk]) -> list[Mar
     for chunk in reversed(chunks):
         if isinstance(chunk, NativeChunk):
             if vector is None:
-                vector = np.concatenate([np.ravel(last.mean), np.ravel(last.factor)])
+                triangle = pack(np.asarray(last.factor))
+                vector = np.concatenate([np.ravel(last.mean), np.ravel(triangle)])
             buffer, vector = driver.smooth_chunk(method, chunk, vector)
         else:
             buffer, last = smooth_chunk(method, chunk.rows, chunk.steps, last)
+            buffer = Marginals(buffer.mean, pack(np.asarray(buffer.factor)))
         smoothed.append(buffer)
     return smoothed[::-1]
 
 
-def collect(chunks: list[AnyChunk], per_chunk: list[Any], first: Any) -> Any:
-    """Join buffers: row 0 of each chunk repeats the last of the one before. NumPy arrays."""
-    counts = [int(chunk.steps) for chunk in chunks]
-
-    def join(*leaves: Any) -> np.ndarray:
-        head, *buffers = leaves
-        parts = [np.asarray(b)[1 : n + 1] for b, n in zip(buffers, counts, strict=True)]
-        return np.concatenate([np.asarray(head)[None], *parts])
-
-    return jax.tree.map(join, first, *per_chunk)
-
-
-def first_row(solve: Solve, chunks: list[AnyChunk]) -> Rows:
-    """Where the solve began."""
+def kept_rows(solve: Solve, chunks: list[AnyChunk]) -> list[Rows]:
+    """Rows of the chunks with packed factors; of a solve without a step, the one it has."""
     if not chunks:
-        return Rows.of(solve)
-    return jax.tree.map(lambda x: x[0], chunks[0].rows)
+        return [pack_rows(jax.tree.map(lambda x: np.asarray(x)[None], Rows.of(solve)))]
+    return [c.rows if isinstance(c, NativeChunk) else pack_rows(c.rows) for c in chunks]
+
+
+def pack_rows(rows: Rows) -> Rows:
+    """The same rows with packed factors, in NumPy arrays."""
+    rows = jax.tree.map(np.asarray, rows)
+    return dataclasses.replace(rows, factor=pack(rows.factor))
+
+
+def join(chunks: list[AnyChunk], buffers: list[Any]) -> Any:
+    """Join the buffers of chunks: row 0 of each repeats the last of the one before."""
+    counts = [int(chunk.steps) for chunk in chunks] or [0]
+
+    def one(*parts: np.ndarray) -> np.ndarray:
+        first, last = parts[0], counts[0] + 1
+        if len(parts) == 1:  # as it is, unless most of the buffer was never used
+            return first[:last] if 2 * last > len(first) else first[:last].copy()
+        rest = [b[1 : n + 1] for b, n in zip(parts[1:], counts[1:], strict=True)]
+        return np.concatenate([first[:last], *rest])
+
+    return jax.tree.map(one, *buffers)
 
 
 def at_end_only(save_at: Any, t1: Any) -> bool:

@@ -5,7 +5,7 @@ decomposition of a stack is the right factor of the sum of its parts. Every rout
 batch axes, so a block-diagonal covariance is one call on an array of shape ``(d, n, n)``.
 """
 
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -13,12 +13,37 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from probode.precision import on_host
+
 _UNROLLED = 3
 """Triangular systems up to this size are solved entry by entry instead of by LAPACK."""
 
 
 def _transpose(matrix: Float[Array, "*b m n"]) -> Float[Array, "*b n m"]:
     return jnp.swapaxes(matrix, -1, -2)
+
+
+@lru_cache(maxsize=64)
+def _triangle(size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Where the entries of a square are in its upper triangle, and which of them are inside."""
+    row, column = np.indices((size, size))
+    inside = row <= column
+    return np.where(inside, row * size - row * (row + 1) // 2 + column, 0), inside
+
+
+def pack(factor: Array | np.ndarray) -> Any:
+    """The upper triangle of a triangular factor, row by row: ``m = n (n + 1) / 2`` numbers."""
+    row, column = np.triu_indices(factor.shape[-1])
+    return factor[..., row, column]
+
+
+def unpack(packed: Float[Array, "*b m"], columns: slice = slice(None)) -> Array:
+    """The factor, or some of its ``columns`` (down to the last row that is not zero there)."""
+    size = int(np.sqrt(2 * packed.shape[-1]))
+    index, inside = _triangle(size)
+    rows = columns.stop
+    xp: Any = np if on_host(packed) else jnp
+    return xp.where(inside[:rows, columns], packed[..., index[:rows, columns]], 0.0)
 
 
 @jax.custom_jvp

@@ -17,6 +17,7 @@ from jaxtyping import Array
 from probode import saving
 from probode.compile import compiled
 from probode.engine import one_blas_thread
+from probode.gaussian import pack, unpack
 from probode.loop import Rows
 from probode.precision import double_precision, on_host
 from probode.record import record
@@ -62,17 +63,32 @@ class Path:
 def _select(method: Method, h: Array, mean: Array, factor: Array, k: Any) -> tuple[Array, Array]:
     """Mean and factor columns of one derivative, in plain units; leading axes are a batch."""
     columns = method.structure.select(factor, k)
+    return mean[..., k, :], _in_plain_units(method, h, columns, k)
+
+
+def _in_plain_units(method: Method, h: Array, columns: Array, k: Any) -> Array:
+    """Columns of the ``k``-th derivative, which are in coordinates ``T(h)``."""
     weight = abs(method.prior.coordinate(h, k))
     extra = columns.ndim - weight.ndim
-    return mean[..., k, :], columns * weight.reshape((*weight.shape, *[1] * extra))
+    return columns * weight.reshape((*weight.shape, *[1] * extra))
 
 
 @record
 class NodePath(Path):
-    """Every accepted step: filtering states and, if smoothed, the smoothed marginals."""
+    """Every accepted step: filtering states and, if smoothed, the smoothed marginals.
+
+    Of a factor only the triangle is kept (:func:`probode.gaussian.pack`).
+    """
 
     rows: Rows
     smoothed: Marginals | None
+
+    @staticmethod
+    def of(rows: Rows, smoothed: Marginals | None) -> "NodePath":
+        """From rows with square factors."""
+        if smoothed is not None:
+            smoothed = replace(smoothed, factor=pack(smoothed.factor))
+        return NodePath(replace(rows, factor=pack(rows.factor)), smoothed)
 
     @property
     def t(self) -> Array:
@@ -91,7 +107,8 @@ class NodePath(Path):
     def select(self, method: Method, k: int) -> tuple[Array, Array]:
         marginals = self._marginals
         with double_precision():
-            return _select(method, self.rows.h, marginals.mean, marginals.factor, k)
+            columns = method.structure.select_packed(marginals.factor, k)
+            return marginals.mean[..., k, :], _in_plain_units(method, self.rows.h, columns, k)
 
     def evaluate(self, method: Method, t: Any, k: int) -> tuple[Array, Array]:
         smooth = self.smoothed is not None
@@ -123,9 +140,9 @@ class NodePath(Path):
             right = xp.searchsorted(sign * rows.t, sign * t, side="left")
             j = xp.clip(right, 1, rows.t.shape[0] - 1)
             i = j - 1
-        filtered = State(rows.t[i], rows.h[i], rows.mean[i], rows.factor[i])
-        left = State(rows.t[i], rows.h[i], marginals.mean[i], marginals.factor[i])
-        right = State(rows.t[j], rows.h[j], marginals.mean[j], marginals.factor[j])
+        filtered = State(rows.t[i], rows.h[i], rows.mean[i], unpack(rows.factor[i]))
+        left = State(rows.t[i], rows.h[i], marginals.mean[i], unpack(marginals.factor[i]))
+        right = State(rows.t[j], rows.h[j], marginals.mean[j], unpack(marginals.factor[j]))
         return filtered, left, right, rows.scale[j], t
 
     def sample(self, method: Method, n: int, key: Array, t: Any, spread: Array) -> Any:
@@ -163,7 +180,7 @@ class NodePath(Path):
             inside = _in_blocks(
                 partial(_predict_block, method), (filtered, right, scale, at), _bytes(method)
             )
-            inserted = Rows(at, inside.h, scale, inside.mean, inside.factor)
+            inserted = Rows(at, inside.h, scale, inside.mean, pack(inside.factor))
             joined = jax.tree.map(lambda a, b: np.concatenate([a, b]), rows, inserted)
             # The noise of a step belongs to its whole length: keep that length beside it.
             whole = np.concatenate([np.r_[1.0, np.diff(rows.t)], right.t - filtered.t])
@@ -336,6 +353,7 @@ def _draw_rows(
     """Draw the rows before the last, given draws of the last."""
     n, d = method.structure.n, method.structure.d
     noise = jax.random.normal(key, (last.shape[0], rows.t.shape[0], n, d), dtype)
+    rows = replace(rows, factor=unpack(rows.factor))
     draw = partial(sample_rows, method, rows, count, spread=spread)
     return jax.vmap(lambda last, noise: draw(last, noise))(last, noise)
 
@@ -353,7 +371,7 @@ def _draw_end(
 ) -> Array:
     """Draws of the last state."""
     noise = jax.random.normal(key, (n, method.structure.n, method.structure.d), dtype)
-    draw = partial(spread_noise, method, jnp.asarray(end.factor), jnp.asarray(end.h))
+    draw = partial(spread_noise, method, jnp.asarray(unpack(end.factor)), jnp.asarray(end.h))
     return end.mean + spread * jax.vmap(draw)(noise)
 
 

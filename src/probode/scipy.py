@@ -130,7 +130,7 @@ class _FilterDenseOutput(DenseOutput):
         )
         host_rows: Any = Rows(t, h, scale, mean, factor)  # type: ignore[arg-type]
         ends: Any = Marginals(mean, factor)  # type: ignore[arg-type]
-        self._path, self._method, self._embedding = NodePath(host_rows, ends), method, embedding
+        self._path, self._method, self._embedding = NodePath.of(host_rows, ends), method, embedding
 
     def _call_impl(self, t: np.ndarray) -> np.ndarray:
         mean, _ = self._path.evaluate(self._method, t, 0)

@@ -222,15 +222,12 @@ def node_path(
     method: Method, final: loop.Solve, chunks: list[engine.AnyChunk], smoothing: bool
 ) -> NodePath:
     """All steps of a solve, joined and smoothed."""
-    first = engine.first_row(final, chunks)
-    rows = engine.collect(chunks, [chunk.rows for chunk in chunks], first)
+    rows = engine.join(chunks, engine.kept_rows(final, chunks))
     if not smoothing:
         return NodePath(rows, None)
-    buffers = engine.smooth_all(method, final, chunks)
-    head = Marginals(first.mean, first.factor)
-    if buffers:
-        head = jax.tree.map(lambda x: x[0], buffers[0])
-    return NodePath(rows, engine.collect(chunks, buffers, head))
+    if not chunks:
+        return NodePath(rows, Marginals(rows.mean, rows.factor))
+    return NodePath(rows, engine.join(chunks, engine.smooth_all(method, final, chunks)))
 
 
 def _solve_traced(
@@ -253,7 +250,7 @@ def _solve_traced(
         assert grid is not None
         final, rows = loop.run_grid(method, grid.shape[0] - 1, field, control, state, t1)
         smoothed = smooth.smooth_rows(method, rows) if smoothing else None
-        return NodePath(rows, smoothed), final, final.status
+        return NodePath.of(rows, smoothed), final, final.status
     kept = saving.begin_saving(method, state, times.shape[0], smoothing, scheme)
     if grid is not None:
         bound = grid.shape[0] - 1

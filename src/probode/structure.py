@@ -23,6 +23,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from probode.gaussian import unpack
+
 Jacobian = Array | None
 """``None`` (zero), shape ``(d,)`` (its diagonal) or ``(d, d)``."""
 
@@ -86,6 +88,10 @@ class Structure:
     def select(self, factor: Array, derivative: Any) -> Array:
         """The columns of a factor that belong to one derivative; leading axes are a batch."""
         return factor[..., derivative]
+
+    def select_packed(self, packed: Array, derivative: int) -> Array:
+        """The same from packed factors (see :func:`probode.gaussian.pack`); zero rows left out."""
+        return unpack(packed, slice(derivative, derivative + 1))[..., 0]
 
     def pin(self, factor: Array, weight: Array, jacobian: Jacobian) -> Array:
         """Make ``R Hᵀ`` exactly zero: overwrite the slopes by ``weight J`` times the values."""
@@ -259,6 +265,9 @@ class Dense(Structure):
         if isinstance(derivative, int):
             return factor[..., derivative * self.d : (derivative + 1) * self.d]
         return jax.lax.dynamic_slice_in_dim(factor, derivative * self.d, self.d, axis=-1)
+
+    def select_packed(self, packed: Array, derivative: int) -> Array:
+        return unpack(packed, slice(derivative * self.d, (derivative + 1) * self.d))
 
     def variance(self, columns: Array) -> Array:
         return (columns * columns).sum(-2)

@@ -33,10 +33,12 @@ class Layout:
         self.factor_shape = structure.factor_shape
         self.mean = self.n * self.d
         self.factor = int(np.prod(self.factor_shape))
-        self.marginal = self.mean + self.factor
+        size = self.factor_shape[-1]
+        self.triangle_shape = (*self.factor_shape[:-2], size * (size + 1) // 2)
+        self.marginal = self.mean + int(np.prod(self.triangle_shape))
         self.row = 2 + self.scales + self.marginal
         self.row_offset = 1 + self.mean + 11 + 3 * self.sums
-        self.state = self.row_offset + self.row
+        self.state = self.row_offset + 2 + self.scales + self.mean + self.factor
         self.head = np.array(
             [
                 _STRUCTURES[type(structure)],
@@ -53,8 +55,10 @@ class Layout:
         )
 
     def rows(self, buffer: Any, count: int) -> Rows:
-        """Rows ``0..count`` of a buffer, as views."""
-        table = buffer.reshape(-1, self.row)[: count + 1]
+        """Rows ``0..count`` of a buffer, as views; factors are packed."""
+        return self._rows(buffer.reshape(-1, self.row)[: count + 1], self.triangle_shape)
+
+    def _rows(self, table: Any, factor_shape: tuple[int, ...]) -> Rows:
         scale = table[:, 2 : 2 + self.scales]
         at = 2 + self.scales
         return Rows(
@@ -62,14 +66,14 @@ class Layout:
             table[:, 1],
             scale if self.scale_per_component else scale[:, 0],
             table[:, at : at + self.mean].reshape(-1, self.n, self.d),
-            table[:, at + self.mean :].reshape(-1, *self.factor_shape),
+            table[:, at + self.mean :].reshape(-1, *factor_shape),
         )
 
     def marginals(self, table: Any) -> Marginals:
-        """Smoothed rows of a table, as views."""
+        """Smoothed rows of a table, as views; factors are packed."""
         return Marginals(
             table[:, : self.mean].reshape(-1, self.n, self.d),
-            table[:, self.mean :].reshape(-1, *self.factor_shape),
+            table[:, self.mean :].reshape(-1, *self.triangle_shape),
         )
 
     def steps(self, state: np.ndarray) -> int:
@@ -87,7 +91,7 @@ class Layout:
         )
         sums = numbers[11:].reshape(3, self.sums)
         squares, log_det, terms = sums if self.multivariate else sums[:, 0]
-        row = self.rows(state[self.row_offset :], 0)
+        row = self._rows(state[None, self.row_offset :], self.factor_shape)
         return Solve(
             state=State(row.t[0], row.h[0], row.mean[0], row.factor[0]),
             scale=row.scale[0],

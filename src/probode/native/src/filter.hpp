@@ -87,9 +87,9 @@ inline void spread(const double* per_derivative, int n, int width, double* out) 
     for (int k = 0; k < width; ++k) out[j * width + k] = per_derivative[j];
 }
 
-// Where a row begins: triangular factors are zero before that. `size` if all of it is zero.
-inline int first_nonzero(const double* x, int size) {
-  int i = 0;
+// Where a row begins, at `from` or later: factors are zero before that. `size` if all of it is.
+inline int first_nonzero(const double* x, int size, int from = 0) {
+  int i = from;
   while (i < size && x[i] == 0.0) ++i;
   return i;
 }
@@ -478,6 +478,21 @@ inline void update(const Settings& s, State& x, const double* jacobian, const do
   *x.row.h = h;
 }
 
+// Keep the current row of the state as row `i` of a chunk.
+inline void keep_row(const Settings& s, const State& x, double* rows, long i) {
+  double* out = rows + i * s.kept_size();
+  const long head = s.kept_size() - s.triangle_size();
+  std::memcpy(out, x.row.t, sizeof(double) * head);
+  out += head;
+  const int size = s.block_size();
+  const double* row = x.row.factor;
+  for (int block = 0; block < s.blocks(); ++block)
+    for (int r = 0; r < size; ++r, row += size) {
+      std::memcpy(out, row + r, sizeof(double) * (size - r));
+      out += size - r;
+    }
+}
+
 // Attempt the step whose evaluation (f, J) is given; propose the next. Whether to go on.
 inline bool advance(const Settings& s, double* state, double* rows, const double* f,
                     const double* jacobian) {
@@ -526,9 +541,7 @@ inline bool advance(const Settings& s, double* state, double* rows, const double
     update(s, x, jacobian, z, rounding, scale, scratch);
     *x.accepted += 1.0;
     *x.count += 1.0;
-    if (s.keep)
-      std::memcpy(rows + static_cast<long>(*x.count) * s.row_size(), x.row.t,
-                  sizeof(double) * s.row_size());
+    if (s.keep) keep_row(s, x, rows, static_cast<long>(*x.count));
   }
   if (failed)
     *x.status = finite || still ? s.step_too_small : s.not_finite;
@@ -543,7 +556,7 @@ inline bool open(const Settings& s, double* state, double* rows) {
   State x(s, state);
   *x.count = 0.0;
   *x.deadline = seconds_now() + s.seconds;
-  std::memcpy(rows, x.row.t, sizeof(double) * s.row_size());
+  keep_row(s, x, rows, 0);
   propose(s, x);
   return goes_on(s, x);
 }

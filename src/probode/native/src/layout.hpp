@@ -2,7 +2,8 @@
 //
 // settings   what does not change within a chunk of steps
 // state      what a step changes; begins with what the vector field needs: (t_next, y_predicted)
-// rows       one row per accepted step: (t, h, scale, mean, factor)
+// rows       one row per accepted step: (t, h, scale, mean, factor); factors are upper triangular, and
+//            only their triangles are kept, row by row
 #pragma once
 
 namespace probode {
@@ -71,9 +72,21 @@ struct Settings {
   int block_size() const { return n * width(); }
   long factor_size() const { return static_cast<long>(blocks()) * block_size() * block_size(); }
   long row_size() const { return 2 + scales() + state_size() + factor_size(); }
+  long block_triangle() const { return static_cast<long>(block_size()) * (block_size() + 1) / 2; }
+  long triangle_size() const { return blocks() * block_triangle(); }
+  long kept_size() const { return 2 + scales() + state_size() + triangle_size(); }
 };
 
-// A row: where a step ended.
+// Row `r` of a triangle, such that its entry `c >= r` is found at index `c`.
+inline double* triangle_row(double* triangle, int size, int r) {
+  return triangle + static_cast<long>(r) * size - static_cast<long>(r) * (r + 1) / 2;
+}
+
+inline const double* triangle_row(const double* triangle, int size, int r) {
+  return triangle_row(const_cast<double*>(triangle), size, r);
+}
+
+// A row: where a step ended. The factor is a square in the state, a triangle among the rows kept.
 struct Row {
   double* t;
   double* h;

@@ -8,14 +8,14 @@
 namespace probode {
 namespace PROBODE_ISA {
 
-// A smoothed row: (mean, factor); time and coordinates are those of the filter's row.
+// A smoothed row: (mean, triangle of the factor); time and coordinates are the filter's row's.
 struct Marginal {
   double* mean;
   double* factor;
   Marginal(const Settings& s, double* x) : mean(x), factor(x + s.state_size()) {}
 };
 
-inline long marginal_size(const Settings& s) { return s.state_size() + s.factor_size(); }
+inline long marginal_size(const Settings& s) { return s.state_size() + s.triangle_size(); }
 
 // The kernel of one block: p(x | x⁺) with gain Gᵀ, and the rows of the factor of its covariance.
 struct BlockKernel {
@@ -54,8 +54,8 @@ BlockKernel backward_block(int n, int width, const double* factor, const double*
 
   int full = 0;
   for (int r = 0; r < size; ++r) {
-    const double* row = factor + static_cast<long>(r) * size;
-    const int first = first_nonzero(row, size);
+    const double* row = triangle_row(factor, size, r);
+    const int first = first_nonzero(row, size, r);
     if (first == size) continue;
     double* out = stack + static_cast<long>(full++) * length;
     if constexpr (fixed_width != 0) {
@@ -66,11 +66,13 @@ BlockKernel backward_block(int n, int width, const double* factor, const double*
       for (int j = first / w; j < n; ++j)
         for (int i = 0; i <= j; ++i) {
           const double entry = s.transition[i * n + j] * change[j * w];
-          for (int k = 0; k < w; ++k) out[i * w + k] += entry * row[j * w + k];
+          for (int k = std::max(first - j * w, 0); k < w; ++k)
+            out[i * w + k] += entry * row[j * w + k];
         }
     }
     for (int c = 0; c < size; ++c) squares[c] += out[c] * out[c];
-    for (int c = 0; c < size; ++c) out[size + c] = row[c] * change[c];
+    std::memset(out + size, 0, sizeof(double) * first);
+    for (int c = first; c < size; ++c) out[size + c] = row[c] * change[c];
     for (int c = columns; c < length; ++c) out[c] = 0.0;
   }
   bool resolved = true;
@@ -124,8 +126,8 @@ inline void marginalize_block(int size, const BlockKernel& kernel, const double*
   double* weights = room(scratch.vectors, size);
   int full = 0;
   for (int r = 0; r < size; ++r) {
-    const double* row = after + static_cast<long>(r) * size;
-    const int first = first_nonzero(row, size);
+    const double* row = triangle_row(after, size, r);
+    const int first = first_nonzero(row, size, r);
     if (first == size) continue;
     for (int e = first; e < size; ++e) weights[e] = row[e] * change[e];
     combine(stack + static_cast<long>(full++) * length, nullptr, weights + first,
@@ -142,10 +144,11 @@ inline void marginalize_block(int size, const BlockKernel& kernel, const double*
   const int total = full + rest;
   for (int c = 0; c < std::min(size, total); ++c)
     reflect(stack, length, c, full + std::min(c + 1, rest), c, size, reflector);
-  std::fill(out, out + static_cast<long>(size) * size, 0.0);
-  for (int r = 0; r < std::min(size, total); ++r)
-    for (int c = r; c < size; ++c)
-      out[static_cast<long>(r) * size + c] = stack[static_cast<long>(r) * length + c] * back[c];
+  for (int r = 0; r < size; ++r) {
+    double* row = triangle_row(out, size, r);
+    const double* from = stack + static_cast<long>(r) * length;
+    for (int c = r; c < size; ++c) row[c] = r < total ? from[c] * back[c] : 0.0;
+  }
 }
 
 inline BlockKernel backward_block(int n, int width, const double* factor, const double* change,
@@ -201,7 +204,7 @@ inline void smooth_row(const Settings& s, const Row& left, const Row& right_row,
   if (s.structure == kIsotropic) scale[0] = larger(right_row.scale[0], rounding);
 
   for (int block = 0; block < s.blocks(); ++block) {
-    const long offset = static_cast<long>(block) * size * size;
+    const long offset = block * s.block_triangle();
     const BlockKernel kernel =
         backward_block(n, w, left.factor + offset, change,
                        scale + (s.structure == kIsotropic ? 0 : block * w), s, scratch, gain);
@@ -232,7 +235,7 @@ inline void smooth(const Settings& s, const double* rows, long count, double* ou
   Scratch& scratch = Scratch::mine();
   double* filtered = const_cast<double*>(rows);
   for (long i = count - 1; i >= 0; --i)
-    smooth_row(s, Row(s, filtered + i * s.row_size()), Row(s, filtered + (i + 1) * s.row_size()),
+    smooth_row(s, Row(s, filtered + i * s.kept_size()), Row(s, filtered + (i + 1) * s.kept_size()),
                Marginal(s, out + (i + 1) * marginal_size(s)),
                Marginal(s, out + i * marginal_size(s)), scratch);
 }
