@@ -15,16 +15,18 @@ from probode.control import Control, GridSteps, PControl, PIControl
 from probode.engine import Inputs, Monitor, one_blas_thread
 from probode.errors import check_choice
 from probode.ivp_function import UserFunction, on_real_form
+from probode.ivp_method import METHODS, read_method, say_if_unstable, single_state, solvers_for
 from probode.ivp_options import Options, read_tolerances
 from probode.ivp_result import Constant, Embedding, OdeResult, Solution
 from probode.posterior import Posterior, Problem
 from probode.precision import double_precision
 from probode.progress import with_progress
 from probode.solve import build_posterior, check_limits, node_path
-from probode.solvers import EK0, EK1, DiagonalEK1, Solver
+from probode.solvers import Solver
 from probode.status import Status
 
-METHODS: dict[str, type[Solver]] = {"EK0": EK0, "EK1": EK1, "DiagonalEK1": DiagonalEK1}
+__all__ = ["CONTROLS", "METHODS", "solve_ivp"]
+
 CONTROLS: dict[str, type[PControl]] = {"PI": PIControl, "P": PControl}
 
 _MESSAGES = {0: Status.SUCCESS.message, 1: Status.EVENT.message}
@@ -57,7 +59,8 @@ def solve_ivp(
         Initial state, shape ``(n,)``; real or complex.
     method
         ``"EK1"`` (for stiff problems too), ``"EK0"`` (cheap, non-stiff, large), ``"DiagonalEK1"``,
-        or a solver object such as ``probode.EK1(order=8)``.
+        ``"auto"`` (EK0 for larger problems, unless they turn out stiff), or a solver object such as
+        ``probode.EK1(order=8)``.
     t_eval
         Times at which to return the solution; by default the steps taken.
     dense_output
@@ -72,10 +75,10 @@ def solve_ivp(
     **options
         SciPy's: ``rtol=1e-3``, ``atol=1e-6`` (numbers or arrays), ``first_step``, ``min_step``,
         ``max_step``, ``jac`` (function or matrix), ``jac_sparsity``, ``lband``, ``uband`` (for
-        functions that cannot be traced). Ours: ``max_num_steps``, ``order=5``,
-        ``diffusion="dynamic"``, ``smooth=True``, ``grid``, ``control`` ("PI", "P"),
-        ``initialization``, ``progress=False``, ``time_limit`` (seconds), ``callback`` (called a few
-        times a second with the progress; a true answer stops).
+        functions that cannot be traced). Ours: ``max_num_steps``, ``order=5`` (or ``"auto"``:
+        from the tolerance and the stiffness), ``diffusion="dynamic"``, ``smooth=True``, ``grid``,
+        ``control`` ("PI", "P"), ``initialization``, ``progress=False``, ``time_limit`` (seconds),
+        ``callback`` (called a few times a second with the progress; a true answer stops).
         Error bars: ``calibration="defect"`` (of the size of the global error),
         ``"defect-fast"`` (cheaper, coarser) or ``"model"`` (the posterior of the model as it is).
         A tolerance on the answer: ``global_rtol``, ``global_atol`` (numbers or arrays; then
@@ -103,27 +106,35 @@ def solve_ivp(
     start = _initial_state(y0)
     arguments = _arguments(args)
     times = None if t_eval is None else _evaluation_times(t_eval, t0, tf)
-    solver = _solver(method, chosen)
+    kind = read_method(method)
     if start.size == 0 or t0 == tf:
         return _without_integration(fun, t0, tf, start, times, dense_output, events, arguments)
 
     embedding = Embedding(start.size, np.iscomplexobj(start))
     control = _control(chosen, t0, tf, embedding)
     watched = None if events is None else _prepared_events(events, arguments)
+    plain = single_state(fun, arguments, bool(vectorized))
+    solvers = solvers_for(kind, chosen, control, plain, t0, tf, start)
 
     def integrate(control: Control) -> Integrated:
-        return _integrate(
-            *(fun, t0, tf, start, arguments, bool(vectorized)),
-            *(solver, control, chosen, embedding, watched),
-        )
+        for solver, budget in solvers:
+            done = _integrate(
+                *(fun, t0, tf, start, arguments, bool(vectorized)),
+                *(solver, control, chosen, embedding, watched, budget),
+            )
+            if done is not None:
+                return done
+        raise AssertionError("the last solver has no budget")
 
-    target = Target.read(chosen, embedding, control)
+    target, report = Target.read(chosen, embedding, control), None
     if target is None:
         posterior, path, counts = integrate(control)
-        return _result(posterior, path, counts, embedding, times, dense_output, watched)
-    (posterior, path, counts), report = reach(target, control, integrate)
+    else:
+        (posterior, path, counts), report = reach(target, control, integrate)
+    if kind is not None:  # a choice of the user's
+        say_if_unstable(posterior, plain, embedding, getattr(fun, "__name__", "the function"))
     result = _result(posterior, path, counts, embedding, times, dense_output, watched)
-    return report.onto(result)
+    return result if report is None else report.onto(result)
 
 
 def _initial_state(y0: Any) -> np.ndarray:
@@ -159,20 +170,6 @@ def _evaluation_times(t_eval: Any, t0: float, tf: float) -> np.ndarray:
     if (tf > t0 and np.any(steps <= 0)) or (tf < t0 and np.any(steps >= 0)):
         raise ValueError("Values in `t_eval` are not sorted in the direction of integration.")
     return times
-
-
-def _solver(method: Any, options: Options) -> Solver:
-    if isinstance(method, Solver):
-        return method
-    if isinstance(method, str):
-        check_choice("method", method, tuple(METHODS))
-        method = METHODS[method]
-    method = getattr(method, "solver", method)  # the classes of probode.scipy
-    if not (isinstance(method, type) and issubclass(method, Solver)):
-        raise ValueError(
-            f"`method` must be one of {', '.join(METHODS)} or a solver, got {method!r}."
-        )
-    return method(options.order, options.diffusion)
 
 
 def _control(options: Options, t0: float, tf: float, embedding: Embedding) -> Control:
@@ -229,8 +226,13 @@ def _integrate(
     options: Options,
     embedding: Embedding,
     watched: list[events.Event] | None,
-) -> Integrated:
-    """Run the solve on the real form of the state, compiled where the function can be traced."""
+    budget: int | None = None,
+) -> Integrated | None:
+    """Run the solve on the real form of the state, compiled where the function can be traced.
+
+    ``None`` if it has taken ``budget`` steps and is not done.
+    """
+    limits = [limit for limit in (options.max_num_steps, budget) if limit is not None]
     user = UserFunction(fun, arguments, vectorized, options, solver, embedding)
     y0 = embedding.flatten(start)
     watch = None
@@ -241,7 +243,7 @@ def _integrate(
         double_precision(),
         one_blas_thread(),
     ):
-        monitor = Monitor(options.max_num_steps, options.time_limit, callback, y0.shape, watch)
+        monitor = Monitor(min(limits, default=None), options.time_limit, callback, y0.shape, watch)
         if isinstance(control, PControl):
             control = control.flat(y0.shape)
         method = solver.method(y0.size)
@@ -264,6 +266,8 @@ def _integrate(
             )
             known = HostProblem(hosted.function, hosted.jacobian)
             path = "python"
+        if status == Status.MAX_STEPS and int(final.counts.attempted) == budget:
+            return None
         nodes = node_path(method, final, chunks, options.smooth)
         posterior = build_posterior(
             solver, method, y0.shape, control, nodes, final, np.asarray(status.value), extra, path

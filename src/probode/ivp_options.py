@@ -25,7 +25,7 @@ class Options(NamedTuple):
     jac_sparsity: Any = None
     lband: int | None = None
     uband: int | None = None
-    order: int = 5
+    order: int | str = 5
     diffusion: Any = "dynamic"
     smooth: bool = True
     grid: Any = None

@@ -1,0 +1,176 @@
+"""Choosing a method and an order: from the tolerance, the size of a problem, and how fast it is.
+
+The rules are those that come nearest to the best choice on eight problems, stiff and not, with
+tolerances from 1e-1 to 1e-12 (``docs/performance.md`` has the figures).
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from probode.diffusion import as_diffusion
+from probode.prior import IWP
+from probode.solvers import EK0, EK1, Solver
+
+_SMALL = 5
+"""Up to this dimension EK1 is the better choice on any problem: its steps cost little more."""
+_STIFF = 1e4
+"""A problem is called stiff when its fastest time fits so many times into the interval."""
+_TYPICAL_STEPS = 300
+"""Steps of EK1 that are taken for granted when its price is guessed."""
+_LARGEST_EK1 = 5000
+"""States above which EK1 is no alternative: a step of it takes seconds."""
+_PATIENCE = 2.0
+"""EK0 may cost so many times what EK1 is guessed to cost before EK1 takes its place."""
+
+
+def order_of_ek1(rtol: float, stiff: bool) -> int:
+    """``3 + k/2`` for ``k = -log10(rtol)`` digits, two more on stiff problems; 3 to 8."""
+    order = 3.0 - 0.5 * np.log10(rtol) + (2.0 if stiff else 0.0)
+    return int(np.clip(np.floor(order + 0.5), 3, 8))
+
+
+def order_of_ek0(rtol: float, times: float) -> int:
+    """The order from 2 to 5 with the fewest steps: enough for the tolerance, and for stability.
+
+    ``10 n rtol^(-1/n)`` with ``n = order + 1``, and :func:`steps_for_stability`.
+    """
+
+    def steps(order: int) -> float:
+        n = order + 1
+        return max(10 * n * rtol ** (-1 / n), steps_for_stability(order, times))
+
+    return min(range(2, 6), key=steps)
+
+
+def steps_for_stability(order: int, times: float) -> float:
+    """Steps that EK0 takes at least, when the fastest time fits ``times`` into the interval."""
+    return times / stability_limit(order)
+
+
+def steps_worth_trying(d: int, order: int) -> int:
+    """Steps of EK0 that together cost twice what EK1 is guessed to cost for the whole solve.
+
+    A step costs, in microseconds, ``0.4 + x² + 0.3 x³`` with ``x = n d / 12`` (EK1) and
+    ``0.5 + 0.1 n + 0.01 n d`` (EK0), ``n = order + 1``.
+    """
+    n = order + 1
+    x = n * d / 12
+    ek1 = 0.4 + x**2 + 0.3 * x**3
+    ek0 = 0.5 + 0.1 * n + 0.01 * n * d
+    return int(_PATIENCE * _TYPICAL_STEPS * ek1 / ek0)
+
+
+@lru_cache(maxsize=16)
+def stability_limit(order: int) -> float:
+    """Largest ``h |λ|`` with which EK0 is stable on ``y' = λ y``, ``λ < 0``, with constant steps.
+
+    The filter's gain ``K`` then settles, and its mean follows
+    ``m⁺ = (I - K (e_1 - h λ e_0)ᵀ) A m``: stable while the spectral radius is at most one.
+    """
+    prior = IWP(order)
+    n = order + 1
+    transition, noise = prior.transition, prior.noise_factor
+    # The filter's own coordinates, with a step of length one; y = weight x_0, y' = x_1.
+    weight = float(prior.weights[0])
+    factor, gain = np.asarray(noise), np.zeros(n)
+    for _ in range(200):
+        stack = np.concatenate([factor @ transition.T, noise])
+        columns = np.concatenate([stack[:, 1:2], stack], axis=1)
+        triangle: Any = np.linalg.qr(columns, mode="r")
+        gain, before = triangle[0, 1:] / triangle[0, 0], gain
+        factor = triangle[1:, 1:]
+        if np.allclose(gain, before, rtol=1e-12, atol=0.0):
+            break
+    observed = np.eye(n)
+
+    def unstable(z: float) -> bool:
+        step = (observed - np.outer(gain, observed[1] + z * weight * observed[0])) @ transition
+        return bool(np.abs(np.linalg.eigvals(step)).max() > 1.0 + 1e-9)
+
+    low, high = 0.0, 4.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (low, middle) if unstable(middle) else (middle, high)
+    return low
+
+
+def spectral_radius(
+    function: Callable[[float, np.ndarray], Any], t: float, y: np.ndarray, rounds: int = 6
+) -> float:
+    """The spectral radius of ``∂f/∂y``, roughly: power iteration with finite differences.
+
+    ``v ← J v / |v|`` with ``J v ≈ (f(y + ε v) - f(y)) / ε``; the largest of the last two lengths,
+    since those of a pair of complex eigenvalues take turns.
+    """
+    slope = np.asarray(function(t, y)).reshape(y.shape)
+    size = float(np.linalg.norm(y)) or 1.0
+    direction = slope if np.any(slope) and np.all(np.isfinite(slope)) else np.ones_like(y)
+    # A little of everything: the slope may be an eigenvector of its own.
+    direction = direction / np.linalg.norm(direction) + 0.1 * np.cos(np.arange(y.size)) / y.size
+    rates = [0.0]
+    for _ in range(rounds):
+        step = 1e-7 * size * direction / np.linalg.norm(direction)
+        change = np.asarray(function(t, y + step)).reshape(y.shape) - slope
+        rate = float(np.linalg.norm(change) / np.linalg.norm(step))
+        if not np.isfinite(rate) or rate == 0.0:
+            break
+        rates.append(rate)
+        direction = change
+    return max(rates[-2:])
+
+
+def is_limited_by_stability(order: int, step: float, rate: float) -> bool:
+    """Whether steps of this length are about as long as EK0's stability allows.
+
+    Where they are, ``h |λ|`` is 0.8 to 1 times the limit, and where not it soon falls below a half.
+    """
+    return abs(step) * rate > 0.7 * stability_limit(order)
+
+
+class Candidate(NamedTuple):
+    """A solver to try, and the steps after which to try the next one."""
+
+    solver: Solver
+    budget: int | None = None
+
+
+def candidates(
+    method: type[Solver] | None,
+    order: int | None,
+    diffusion: Any,
+    rtol: float,
+    d: int,
+    length: float,
+    rate: Callable[[], float],
+) -> list[Candidate]:
+    """Solvers in the order in which to try them; ``None`` stands for a choice of ours.
+
+    ``rate()`` is the spectral radius at the start. EK0 is tried first where it may pay; when it has
+    spent twice what EK1 would cost, EK1 takes over: a problem that turns stiff costs little more.
+    """
+    if method is not None and order is not None:
+        return [Candidate(method(order, diffusion))]
+    times = rate() * abs(length)
+
+    def solver(kind: type[Solver]) -> Solver:
+        if order is not None:
+            return kind(order, diffusion)
+        if kind is EK0:
+            return kind(order_of_ek0(rtol, times), diffusion)
+        return kind(order_of_ek1(rtol, times > _STIFF), diffusion)
+
+    if method is not None:
+        return [Candidate(solver(method))]
+    explicit = solver(EK0)
+    if as_diffusion(diffusion).multivariate:  # derived for EK0 alone
+        return [Candidate(explicit)]
+    implicit = solver(EK1)
+    budget = steps_worth_trying(d, explicit.order)
+    if d <= _SMALL or steps_for_stability(explicit.order, times) > budget:
+        return [Candidate(implicit)]
+    if d * (implicit.order + 1) > _LARGEST_EK1:
+        return [Candidate(explicit)]
+    return [Candidate(explicit, budget), Candidate(implicit)]

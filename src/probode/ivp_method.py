@@ -1,0 +1,108 @@
+"""What ``solve_ivp`` solves with: the method and order asked for, or chosen."""
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from probode import choice
+from probode.control import Control, PControl
+from probode.errors import check_choice
+from probode.ivp_function import logger
+from probode.ivp_options import Options
+from probode.ivp_result import Embedding
+from probode.posterior import Posterior
+from probode.precision import double_precision
+from probode.solvers import EK0, EK1, DiagonalEK1, Solver
+
+METHODS: dict[str, type[Solver]] = {"EK0": EK0, "EK1": EK1, "DiagonalEK1": DiagonalEK1}
+AUTO = "auto"
+
+_MANY_STEPS = 500
+"""Solves with fewer steps are not looked at: they are over before a hint is read."""
+
+
+def read_method(method: Any) -> Solver | type[Solver] | None:
+    """A solver, a class of solvers, or ``None``: to be chosen."""
+    if isinstance(method, Solver):
+        return method
+    if isinstance(method, str):
+        check_choice("method", method, (*METHODS, AUTO))
+        if method == AUTO:
+            return None
+        method = METHODS[method]
+    method = getattr(method, "solver", method)  # the classes of probode.scipy
+    if not (isinstance(method, type) and issubclass(method, Solver)):
+        raise ValueError(
+            f"`method` must be one of {', '.join(METHODS)}, {AUTO!r} or a solver, got {method!r}."
+        )
+    return method
+
+
+def single_state(
+    fun: Callable[..., Any], arguments: tuple[Any, ...], vectorized: bool
+) -> Callable[[float, np.ndarray], Any]:
+    """The vector field as a function of one state."""
+    if vectorized:
+        return lambda t, y: np.ravel(fun(t, y[:, None], *arguments))
+    return lambda t, y: fun(t, y, *arguments)
+
+
+def solvers_for(
+    method: Solver | type[Solver] | None,
+    options: Options,
+    control: Control,
+    function: Callable[[float, np.ndarray], Any],
+    t0: float,
+    tf: float,
+    y0: np.ndarray,
+) -> list[choice.Candidate]:
+    """What to solve with: as asked for, or chosen."""
+    if isinstance(method, Solver):
+        return [choice.Candidate(method)]
+    order = None
+    if isinstance(options.order, str):
+        check_choice("order", options.order, (AUTO,))
+    else:
+        order = options.order
+    rtol = float(np.min(control.rtol)) if isinstance(control, PControl) else Options().rtol
+    length = tf - t0 if np.isfinite(tf) else 0.0
+
+    def rate() -> float:
+        with double_precision():
+            return choice.spectral_radius(function, t0, y0)
+
+    found = choice.candidates(method, order, options.diffusion, rtol, y0.size, length, rate)
+    if method is None or order is None:
+        logger.info("chosen: %s.", " then ".join(one.solver.name for one in found))
+    return found
+
+
+def say_if_unstable(
+    posterior: Posterior, function: Callable[..., Any], embedding: Embedding, name: str
+) -> None:
+    """Tell the user of EK0 once when its steps were limited by stability, not by the tolerance."""
+    solver = posterior.solver
+    if not isinstance(solver, EK0) or int(posterior.stats.accepted) < _MANY_STEPS:
+        return
+    nodes = np.linspace(0.1, 0.9, 5) * len(posterior.t)
+    limited = []
+    for i in nodes.astype(int):
+        y = embedding.values(np.asarray(posterior.mean)[i : i + 1])[0]
+        with double_precision():
+            rate = choice.spectral_radius(function, float(posterior.t[i]), y)
+        step = float(posterior.step_sizes[i - 1])
+        limited.append(choice.is_limited_by_stability(solver.order, step, rate))
+    if 2 * sum(limited) > len(limited):
+        _hint(name, solver.order)
+
+
+@lru_cache(maxsize=256)
+def _hint(name: str, order: int) -> None:
+    logger.warning(
+        "the steps of EK0(%d) on %s are limited by stability, not by the tolerance: EK1, or a lower"
+        ' order, takes fewer (method="auto" and order="auto" choose).',
+        order,
+        name,
+    )
