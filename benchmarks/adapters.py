@@ -51,33 +51,77 @@ def _tolerances(problem: Problem, tol: float) -> tuple[float, Any]:
     return tol, tol * problem.atol_factor
 
 
-def ours(method: str, order: int, smoother: bool) -> Build:
-    """Ours: final state only, or the smoother with dense output."""
+def _final_state(problem: Problem, solver: Any) -> Callable[..., Any]:
+    """``(y0, args, rtol, atol) -> (y, steps, failed)`` of ours, compiled."""
+    import jax
+
+    import probode
+
+    jax.config.update("jax_enable_x64", True)
+    ivp = problem.jax
+
+    @jax.jit
+    def compiled(y0, args, rtol, atol):
+        posterior = probode.solve(
+            ivp.vector_field,
+            ivp.t_span,
+            y0,
+            args=args,
+            solver=solver,
+            control=probode.PIControl(rtol, atol),
+            save_at=ivp.t_span[1],
+        )
+        return posterior.mean[-1], posterior.stats.steps, ~posterior.success
+
+    return compiled
+
+
+def ours(method: str, order: int) -> Build:
+    """Ours, final state only."""
 
     def build(problem: Problem, limit: float) -> Run:
-        import jax
+        import probode
 
+        return _jax_run(problem, _final_state(problem, getattr(probode, method)(order)))
+
+    return build
+
+
+def ours_chosen() -> Build:
+    """Ours with what ``solve_ivp(method="auto", order="auto")`` tries first."""
+
+    def build(problem: Problem, limit: float) -> Run:
+        from probode import choice
+
+        t0, t1 = problem.jax.t_span
+        rate = choice.spectral_radius(problem.numpy, t0, problem.jax.y0)
+        runs: dict[Any, Run] = {}
+
+        def chosen(tol: float) -> Any:
+            found = choice.candidates(
+                None, None, "dynamic", tol, problem.d, t1 - t0, rate=lambda: rate
+            )
+            return found[0].solver
+
+        loosest, tightest = problem.tolerances
+        for tol in 10.0 ** np.arange(loosest, tightest - 0.25, -0.25):
+            solver = chosen(tol)
+            if solver not in runs:  # compiled here: one function for each order
+                runs[solver] = _jax_run(problem, _final_state(problem, solver))
+                runs[solver](10.0**loosest)
+        return lambda tol: runs[chosen(tol)](tol)
+
+    return build
+
+
+def our_smoother(method: str, order: int) -> Build:
+    """Ours, the smoother with dense output."""
+
+    def build(problem: Problem, limit: float) -> Run:
         import probode
 
         ivp = problem.jax
         solver = getattr(probode, method)(order)
-
-        @jax.jit
-        def compiled(y0, args, rtol, atol):
-            posterior = probode.solve(
-                ivp.vector_field,
-                ivp.t_span,
-                y0,
-                args=args,
-                solver=solver,
-                control=probode.PIControl(rtol, atol),
-                save_at=ivp.t_span[1],
-            )
-            return posterior.mean[-1], posterior.stats.steps, ~posterior.success
-
-        if not smoother:
-            jax.config.update("jax_enable_x64", True)
-            return _jax_run(problem, compiled)
 
         def run(tol: float) -> Outcome:
             posterior = probode.solve(

@@ -24,6 +24,7 @@ OURS = {
     "EK1(3)": "#e69f00",
     "EK1(5)": "#d55e00",
     "EK1(8)": "#cc79a7",
+    "auto": "#009e73",
 }
 PEERS: dict[str, dict[str, Any]] = {
     "probdiffeq": {"color": "#117733", "linestyle": (0, (4, 1.5))},

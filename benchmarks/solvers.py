@@ -47,16 +47,16 @@ _OURS = (("EK0", 3), ("EK0", 5), ("EK1", 3), ("EK1", 5), ("EK1", 8))
 
 
 def _all() -> list[Solver]:
-    solvers = []
+    solvers = [Solver("probode auto", "probode", adapters.ours_chosen(), (*_ANY, "large"))]
     for method, order in _OURS:
         kinds = _EXPLICIT if method == "EK0" else _ANY
         name = f"{method}({order})"
         same = f"probode {name}"
         # All steps of a large problem would be gigabytes.
         small = tuple(kind for kind in kinds if kind != "large")
-        smoother = adapters.ours(method, order, smoother=True)
+        smoother = adapters.our_smoother(method, order)
         solvers += [
-            Solver(same, "probode", adapters.ours(method, order, smoother=False), kinds),
+            Solver(same, "probode", adapters.ours(method, order), kinds),
             Solver(f"{same} smoother", "smoother", smoother, small, same),
             Solver(
                 f"probdiffeq {name}", "probdiffeq", adapters.probdiffeq(method, order), kinds, same

@@ -90,9 +90,9 @@ class Solver:
 class EK0(Solver):
     """Zeroth-order linearisation: explicit, one evaluation of ``f`` per step, no Jacobian.
 
-    Cost and memory are linear in the dimension. For non-stiff problems: on ``y' = λ y`` it is stable
-    for ``h |λ|`` up to 1 (order 1), 0.41, 0.17, 0.07 and 0.028 (order 5), and above order 5 its
-    steps are limited by that at every tolerance.
+    Cost and memory are linear in the dimension. For non-stiff problems: on ``y' = λ y`` it is
+    stable for ``h |λ|`` up to 1 (order 1), 0.41, 0.17, 0.07 and 0.028 (order 5), and above order 5
+    its steps are limited by that at every tolerance.
     """
 
     jacobian: ClassVar[str] = "none"
