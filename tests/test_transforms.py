@@ -621,7 +621,10 @@ def test_second_derivatives_are_refused_rather_than_wrong(name, second):
 
 
 def test_a_second_process_finds_compiled_programs(tmp_path):
-    """The cache holds the solver after one process, and nothing is added by the next."""
+    """The cache holds the solver after one process, and the next adds no other version of it.
+
+    (On a busy machine it may add a program that was compiled too quickly before to be kept.)
+    """
     code = (
         "import sys, probode; probode.use_compilation_cache(sys.argv[1]);"
         "probode.solve(lambda t, y: -y, (0.0, 1.0), 1.0, solver=probode.EK1(2))"
@@ -629,6 +632,7 @@ def test_a_second_process_finds_compiled_programs(tmp_path):
     kept = []
     for _ in range(2):
         subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
-        kept.append(sorted(path.name for path in tmp_path.glob("*-cache")))
+        kept.append({path.name for path in tmp_path.glob("*-cache")})
     assert kept[0]
-    assert kept[1] == kept[0]
+    known = {name.split("-")[0] for name in kept[0]}
+    assert {name for name in kept[1] if name.split("-")[0] in known} == kept[0]
