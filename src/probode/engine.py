@@ -105,7 +105,7 @@ def one_blas_thread() -> Iterator[None]:
 
 
 @contextmanager
-def _interruptible() -> Iterator[threading.Event]:
+def interruptible() -> Iterator[threading.Event]:
     """Turn Ctrl-C into a flag, so that the solve can end between two chunks with what it has.
 
     A second Ctrl-C interrupts at once. Outside the main thread signals cannot be caught.
@@ -145,7 +145,7 @@ def _drive(
     second, however slow a step is; ``attempts`` is that of the first chunk.
     """
     start = time.perf_counter()
-    with _interruptible() as pressed:
+    with interruptible() as pressed:
         while True:
             if events:
                 return carry, events[0]

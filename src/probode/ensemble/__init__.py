@@ -1,0 +1,8 @@
+"""Ensembles: many members of one problem, from a laptop to a cluster."""
+
+from probode.ensemble.inputs import Shared, Sweep
+from probode.ensemble.moments import Moments
+from probode.ensemble.result import Ensemble
+from probode.ensemble.solve import solve_ensemble
+
+__all__ = ["Ensemble", "Moments", "Shared", "Sweep", "solve_ensemble"]

@@ -1,0 +1,148 @@
+"""``solve_ensemble``: many initial value problems of one vector field in one call."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from probode.calibration.schemes import MODES
+from probode.control import PControl, PIControl
+from probode.ensemble.chunks import chunk_size, chunks_of, run_here
+from probode.ensemble.collected import Collected
+from probode.ensemble.engines import places
+from probode.ensemble.function import traceable
+from probode.ensemble.problem import Family, read_family
+from probode.ensemble.progress import members_bar
+from probode.ensemble.result import Ensemble
+from probode.ensemble.settings import Settings
+from probode.errors import check_choice
+from probode.solve import check_limits
+from probode.solvers import EK1, Solver
+
+DEFAULT_MEMORY = 2**30
+MAX_STEPS = 100_000
+
+
+def solve_ensemble(
+    fun: Callable[..., Any],
+    t_span: Any,
+    y0: Any,
+    args: Any = (),
+    *,
+    save_at: Any = None,
+    solver: Solver = EK1(),
+    control: PControl = PIControl(),
+    rtol: Any = None,
+    atol: Any = None,
+    smooth: bool = True,
+    covariance: bool = False,
+    calibration: str = "model",
+    max_steps: int = MAX_STEPS,
+    jac: Any = None,
+    core_dims: tuple[str, ...] = (),
+    memory: int = DEFAULT_MEMORY,
+    devices: Any = None,
+    progress: bool | str = False,
+) -> Ensemble:
+    """Solve ``y' = f(t, y)`` for many initial values, parameters, intervals or tolerances.
+
+    What varies has one axis more, in front, than :func:`probode.solve` takes; see ``y0``, ``args``
+    and the others. ``probode.Sweep(values, dim)`` gives such an axis a name: inputs along the same
+    dimension go together, different dimensions make all combinations. ``probode.Shared(array)`` is
+    the same for all members. xarray's arrays vary along their dimensions (except ``"state"``,
+    ``"time"`` and ``core_dims``), pandas's Series and DataFrames along their index. The result
+    keeps names and labels.
+
+    Parameters
+    ----------
+    fun
+        ``f(t, y, *args)`` for a single member, with JAX or NumPy inside.
+    t_span
+        ``(t0, t1)``, each a number or ``(B,)``; or an array ``(B, 2)``.
+    y0
+        ``(B, d)``, or ``(d,)`` for all members.
+    args
+        Parameters of ``fun``: in trees of any form, arrays ``(B, ...)`` vary, numbers are shared. A
+        DataFrame is one parameter per column.
+    save_at
+        Times at which to keep the solution: a number, ``(T,)``, or ``(B, T)``; by default the end.
+    solver, control, smooth, jac
+        As in :func:`probode.solve`.
+    rtol, atol
+        Tolerances, ``(B,)`` or ``(B, d)`` where they vary; by default those of ``control``.
+    covariance
+        Whether to keep the covariances ``(B, T, d, d)``.
+    calibration
+        ``"model"``, or ``"defect"`` and ``"defect-fast"``: standard deviations of the size of the
+        global error.
+    max_steps
+        Bound for the attempted steps of a member: one that needs more is marked as failed.
+    core_dims
+        Further dimensions of xarray's arrays that belong to one member.
+    memory
+        Bytes that the members at work may take, with their results.
+    devices
+        JAX devices to use; by default all of this process. CPU devices use all cores.
+    progress
+        Whether to show members done and time left: ``True`` on a terminal, ``"always"``.
+
+    Returns
+    -------
+    Ensemble
+        Always, also when members failed: see ``status``, ``failed`` and ``message``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import probode
+    >>> rates = np.array([0.5, 1.0, 2.0])
+    >>> decay = probode.solve_ensemble(lambda t, y, r: -r * y, (0, 1), [1.0], (rates,))
+    >>> decay.mean.shape, bool(np.allclose(decay.mean[:, 0, 0], np.exp(-rates), rtol=1e-5))
+    ((3, 1, 1), True)
+    """
+    settings = read_settings(solver, control, smooth, covariance, calibration, max_steps, jac)
+    family = read_family(t_span, y0, args, save_at, rtol, atol, control, core_dims)
+    return run(fun, family, settings, memory=memory, devices=devices, progress=progress)
+
+
+def read_settings(
+    solver: Any,
+    control: Any,
+    smooth: bool,
+    covariance: bool,
+    calibration: str,
+    max_steps: Any,
+    jac: Any,
+) -> Settings:
+    """What all members have in common, checked."""
+    if not isinstance(solver, Solver):
+        raise TypeError(f"solver must be EK0(...), EK1(...) or DiagonalEK1(...), got {solver!r}.")
+    if not isinstance(control, PControl):
+        raise TypeError(
+            f"control must be PIControl(rtol, atol) or PControl(rtol, atol), got {control!r}."
+        )
+    check_choice("calibration", calibration, ("model", *MODES))
+    limit = check_limits(max_steps, None, None)
+    if limit is None:
+        raise ValueError("max_steps must be a positive integer, got None.")
+    return Settings(solver, control, bool(smooth), bool(covariance), calibration, limit, jac)
+
+
+def run(
+    fun: Callable[..., Any],
+    family: Family,
+    settings: Settings,
+    *,
+    memory: int = DEFAULT_MEMORY,
+    devices: Any = None,
+    progress: bool | str = False,
+) -> Ensemble:
+    """Solve a family of problems."""
+    vector_field = traceable(fun, family.members(np.arange(min(family.count, 1024))))
+    where = places(devices)
+    size = chunk_size(family, settings, memory, len(where))
+    collected = Collected(family, settings)
+    with members_bar(progress, family.count, 0) as update:
+        chunks = list(chunks_of(family.count, size))
+        run_here(vector_field, family, settings, chunks, where, collected, update)
+    return Ensemble(fun, family, settings, collected)
