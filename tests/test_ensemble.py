@@ -2,11 +2,11 @@
 
 import functools
 
-import jax
 import numpy as np
 import pandas
 import pytest
 import xarray
+from quick_ensembles import quick_compilation
 
 import probode
 from probode import EK0, Shared, Status, Sweep
@@ -32,13 +32,7 @@ def solve(y0=(0.1,), rates=RATES, capacity=1.0, fun=logistic, t_span=(0.0, 2.0),
 
 @pytest.fixture(autouse=True, scope="module")
 def _quick_compilation():
-    """Programs that run once are compiled in a part of the time."""
-    options = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("advance_lanes", "exchange_lanes"):
-            function = getattr(vmapped, name).__wrapped__
-            quick = jax.jit(function, static_argnums=0, compiler_options=options)
-            patch.setattr(vmapped, name, quick)
+    with quick_compilation():
         yield
 
 

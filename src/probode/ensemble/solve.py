@@ -1,5 +1,6 @@
 """``solve_ensemble``: many initial value problems of one vector field in one call."""
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -8,13 +9,16 @@ import numpy as np
 from probode.calibration.schemes import MODES
 from probode.control import PControl, PIControl
 from probode.ensemble.chunks import chunk_size, chunks_of, run_here
+from probode.ensemble.cluster import check_client, run_on_cluster, threads_of
 from probode.ensemble.collected import Collected
 from probode.ensemble.engines import places
-from probode.ensemble.function import traceable
-from probode.ensemble.problem import Family, read_family
+from probode.ensemble.fingerprint import fingerprint
+from probode.ensemble.function import bind_member, traceable
+from probode.ensemble.problem import Family, read_family, usable
 from probode.ensemble.progress import members_bar
 from probode.ensemble.result import Ensemble
 from probode.ensemble.settings import Settings
+from probode.ensemble.store import Store, check_writable, open_store
 from probode.errors import check_choice
 from probode.solve import check_limits
 from probode.solvers import EK1, Solver
@@ -41,6 +45,9 @@ def solve_ensemble(
     jac: Any = None,
     core_dims: tuple[str, ...] = (),
     memory: int = DEFAULT_MEMORY,
+    store: str | os.PathLike[str] | None = None,
+    resume: bool = True,
+    client: Any = None,
     devices: Any = None,
     progress: bool | str = False,
 ) -> Ensemble:
@@ -81,6 +88,15 @@ def solve_ensemble(
         Further dimensions of xarray's arrays that belong to one member.
     memory
         Bytes that the members at work may take, with their results.
+    store
+        A folder for the results (Zarr, which xarray opens), written chunk by chunk: an ensemble of
+        any size takes no more than ``memory``.
+    resume
+        Whether to go on with a ``store`` that exists and was begun with the same settings: what is
+        written already is not computed again. Nothing is ever overwritten.
+    client
+        A ``distributed.Client``: the members are solved by the workers of its cluster, which write
+        to the ``store`` themselves (it must be a folder that they all see).
     devices
         JAX devices to use; by default all of this process. CPU devices use all cores.
     progress
@@ -102,7 +118,15 @@ def solve_ensemble(
     """
     settings = read_settings(solver, control, smooth, covariance, calibration, max_steps, jac)
     family = read_family(t_span, y0, args, save_at, rtol, atol, control, core_dims)
-    return run(fun, family, settings, memory=memory, devices=devices, progress=progress)
+    return run(
+        *(fun, family, settings),
+        memory=memory,
+        store=store,
+        resume=resume,
+        client=client,
+        devices=devices,
+        progress=progress,
+    )
 
 
 def read_settings(
@@ -134,15 +158,35 @@ def run(
     settings: Settings,
     *,
     memory: int = DEFAULT_MEMORY,
+    store: str | os.PathLike[str] | None = None,
+    resume: bool = True,
+    client: Any = None,
     devices: Any = None,
     progress: bool | str = False,
 ) -> Ensemble:
     """Solve a family of problems."""
-    vector_field = traceable(fun, family.members(np.arange(min(family.count, 1024))))
+    if client is not None:
+        check_client(client)
+    if store is not None:
+        check_writable(store)
+    some = family.members(np.arange(min(family.count, 1024)))
+    vector_field = traceable(fun, some)
+    field = bind_member(vector_field, some, settings, int(np.argmax(usable(some))))
     where = places(devices)
-    size = chunk_size(family, settings, memory, len(where))
-    collected = Collected(family, settings)
-    with members_bar(progress, family.count, 0) as update:
+    threads = len(where) if client is None else threads_of(client)
+    size = chunk_size(family, settings, memory, threads)
+    sink: Collected | Store
+    if store is None:
+        sink = Collected(family, settings)
         chunks = list(chunks_of(family.count, size))
-        run_here(vector_field, family, settings, chunks, where, collected, update)
-    return Ensemble(fun, family, settings, collected)
+    else:
+        marks = fingerprint(field, family, settings)
+        sink = open_store(store, resume, family, settings, marks, size)
+        chunks = sink.missing()
+    done = family.count - sum(stop - start for start, stop in chunks)
+    with members_bar(progress, family.count, done) as update:
+        if client is None:
+            run_here(vector_field, family, settings, chunks, where, sink, update)
+        else:
+            run_on_cluster(client, fun, family, settings, chunks, sink, update)
+    return Ensemble(fun, family, settings, sink)

@@ -23,12 +23,13 @@ from probode.calibration.transport import Scheme
 from probode.compile import compiled
 from probode.control import PControl
 from probode.engine import one_blas_thread
+from probode.ensemble.function import bind_member
 from probode.ensemble.problem import member, usable
 from probode.ensemble.settings import Settings
 from probode.lanes.records import LaneResults, Members
 from probode.paths import SavedPath
 from probode.precision import double_precision
-from probode.problem import Field, bind
+from probode.problem import Field
 from probode.record import record, unchecked
 from probode.saving import Saving
 from probode.smooth import Marginals
@@ -125,11 +126,8 @@ def _plan(
 ) -> tuple[Plan, Field]:
     """The compiled part, and the vector field with the parameters of member ``i``."""
     solver = settings.solver
-    span, y0, args = member(members, i)
-    diagonal = solver.jacobian == "diagonal"
-    t0: Any = np.asarray(span[0])
-    shaped: Any = y0
-    field = bind(vector_field, t0, shaped, args, settings.jac, diagonal=diagonal)
+    _, y0, args = member(members, i)
+    field = bind_member(vector_field, members, settings, i)
     method = solver.method(field.d)
     scheme = None
     if settings.calibration != "model":
@@ -177,7 +175,9 @@ def _starts(
     leaves = jax.tree.leaves(members.args)
     _, _, args = member(members, 0)
     data = [leaves[k] for k in field.data_leaves(args)]
-    own = [data[k] if np.ndim(data[k]) else np.full(members.count, data[k]) for k in swept]
+    own: list[Any] = [
+        data[k] if np.ndim(data[k]) else np.full(members.count, data[k]) for k in swept
+    ]
     seeds: Any = np.stack([np.full(members.count, seed), numbers], axis=1).astype(np.uint32)
     real: Any = np.ones(members.count, bool)
     given: Any = members
@@ -207,6 +207,8 @@ def _run(
     """Solve the members that fit; return their numbers and outcomes, as they finished."""
     control = settings.control.flat(plan.shape)
     waiting = list(np.flatnonzero(fits)[::-1])
+    # What is handed out is no part of the steps: these are compiled once.
+    steps = replace(plan, covariance=False, samples=0)
     places = max(1, width // _REFILLED)
     lanes = _vacant_lanes(plan, field, control, queue, width)
     inside = np.full(width, -1)  # which member is in which lane
@@ -239,7 +241,7 @@ def _run(
         busy = int((inside >= 0).sum())
         wanted = width - busy + (places if waiting else busy)
         lanes, going = advance_lanes(
-            plan, field, control, lanes, settings.max_steps, _ROUND, min(wanted, width)
+            steps, field, control, lanes, settings.max_steps, _ROUND, min(wanted, width)
         )
         going = np.asarray(going)
     return found
