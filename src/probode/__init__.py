@@ -14,7 +14,7 @@ from probode.solvers import EK0, EK1, DiagonalEK1
 from probode.status import Status
 
 if TYPE_CHECKING:
-    from probode.ensemble import Ensemble, Shared, Sweep, solve_ensemble
+    from probode.ensemble import Ensemble, Normal, Shared, Sweep, solve_ensemble
     from probode.ivp import solve_ivp
 
 __version__ = "0.1.0"
@@ -29,6 +29,7 @@ __all__ = [
     "Ensemble",
     "FixedDiffusion",
     "Gaussian",
+    "Normal",
     "PControl",
     "PIControl",
     "Posterior",
@@ -45,7 +46,7 @@ __all__ = [
 ]
 
 _LAZY = ("plotting", "problems", "scipy")
-_ENSEMBLE = ("Ensemble", "Shared", "Sweep", "solve_ensemble")
+_ENSEMBLE = ("Ensemble", "Normal", "Shared", "Sweep", "solve_ensemble")
 
 
 def __getattr__(name: str) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from probode.ensemble.function import traceable
-from probode.ensemble.moments import Moments, moments
+from probode.ensemble.moments import DRAW, Moments, moments
 from probode.ensemble.problem import Family, member
 from probode.ensemble.settings import Settings
 from probode.ensemble.views import Views
@@ -164,7 +164,11 @@ class Ensemble(Views):
         if sum(isinstance(k, np.ndarray) for k in full) > 1:
             raise IndexError("one vector of indices at a time: index twice.")
         data = {name: np.asarray(x[...])[np.ravel(numbers)] for name, x in self.data.items()}
-        return replace(self, family=self.family.at(tuple(full)), data=data)
+        weights = self.weights
+        if weights is not None:
+            weights = weights[full[self.dims.index(DRAW)]]
+            weights = weights if np.ndim(weights) else None
+        return replace(self, family=self.family.at(tuple(full)), data=data, weights=weights)
 
     def _number(self, member: Any) -> int:
         """A member's number in C order, from one or from its place along each dimension."""

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from probode.ensemble.progress import members_bar
 from probode.ensemble.result import Ensemble
 from probode.ensemble.settings import Settings
 from probode.ensemble.store import Store, check_writable, open_store
+from probode.ensemble.uncertain import draw_inputs
 from probode.errors import check_choice
 from probode.solve import check_limits
 from probode.solvers import EK1, Solver
@@ -44,6 +46,9 @@ def solve_ensemble(
     max_steps: int = MAX_STEPS,
     jac: Any = None,
     core_dims: tuple[str, ...] = (),
+    draws: int = 256,
+    cubature: int | None = None,
+    seed: int = 0,
     memory: int = DEFAULT_MEMORY,
     store: str | os.PathLike[str] | None = None,
     resume: bool = True,
@@ -86,6 +91,11 @@ def solve_ensemble(
         Bound for the attempted steps of a member: one that needs more is marked as failed.
     core_dims
         Further dimensions of xarray's arrays that belong to one member.
+    draws, cubature, seed
+        For uncertain inputs (``y0`` or parameters that are :class:`probode.Normal` or frozen
+        distributions of SciPy's, which vary along ``"draw"``): the number of random draws and
+        their seed, or the degree of a cubature, 3 or 5 (``2n`` or ``2n² + 1`` draws for ``n``
+        uncertain numbers). See :meth:`Ensemble.moments`.
     memory
         Bytes that the members at work may take, with their results.
     store
@@ -117,8 +127,9 @@ def solve_ensemble(
     ((3, 1, 1), True)
     """
     settings = read_settings(solver, control, smooth, covariance, calibration, max_steps, jac)
+    y0, args, weights = draw_inputs(y0, args, draws, cubature, seed)
     family = read_family(t_span, y0, args, save_at, rtol, atol, control, core_dims)
-    return run(
+    solved = run(
         *(fun, family, settings),
         memory=memory,
         store=store,
@@ -127,6 +138,7 @@ def solve_ensemble(
         devices=devices,
         progress=progress,
     )
+    return replace(solved, weights=weights)
 
 
 def read_settings(
