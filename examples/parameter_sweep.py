@@ -40,7 +40,9 @@ print(sweep)
 worst = np.unravel_index(np.argmax(sweep.std[..., 0, 0]), sweep.shape)
 print(
     f"least sure: {sweep.mean[worst][0, 0]:.5f} ± {sweep.std[worst][0, 0]:.1e} for "
-    + ", ".join(f"{dim} = {sweep.coords[dim][i]:.2f}" for dim, i in zip(sweep.dims, worst))
+    + ", ".join(
+        f"{dim} = {sweep.coords[dim][i]:.2f}" for dim, i in zip(sweep.dims, worst, strict=True)
+    )
 )
 
 # The start is known to five digits only: how much of the variance is that, how much the solver?

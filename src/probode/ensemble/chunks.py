@@ -16,7 +16,7 @@ from probode.lanes.records import LaneResults
 _LARGEST = 65_536
 _PER_PLACE = 4
 """Chunks for each place that solves them, so that all finish at about the same time."""
-_LEAST = 1024
+_LEAST = 256
 """Members of a chunk, unless there are fewer: the end of a chunk leaves lanes idle."""
 
 Chunk = tuple[int, int]
