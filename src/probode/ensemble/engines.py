@@ -1,15 +1,26 @@
-"""Which engine solves the members: the one place that knows them all."""
+"""Which engine solves the members: the one place that knows them all.
 
+Two engines take the same members and give the same results: :mod:`probode.lanes`, members side by
+side in vector lanes or on a GPU, for small systems and the model's own error bars; and
+:mod:`probode.ensemble.vmapped`, the library's own loop on a batch, for all the rest.
+"""
+
+import importlib
 import os
 from collections.abc import Callable
+from dataclasses import fields
+from functools import lru_cache
 from threading import Event
 from typing import Any
 
 import jax
+import numpy as np
 
+from probode.ensemble.problem import part, usable
 from probode.ensemble.settings import Settings
 from probode.ensemble.vmapped import solve_vmapped
 from probode.lanes.records import LaneResults, Members
+from probode.status import Status
 
 
 def solve_members(
@@ -21,10 +32,108 @@ def solve_members(
     on_progress: Callable[[int], Any] | None = None,
     stop: Event | None = None,
 ) -> LaneResults:
-    """Solve all members on one device, with the fastest engine that can."""
+    """Solve all members on one device, with the fastest engine that can.
+
+    ``on_progress`` is told how many members have finished since it was told last. Members that
+    have not when ``stop`` is set are marked as interrupted.
+    """
+    lanes = _lanes()
+    if lanes is not None and _suits(lanes, members, settings):
+        try:
+            return _solve_lanes(lanes, vector_field, members, settings, device, on_progress, stop)
+        except lanes.Unsupported:
+            pass  # a vector field without a form on lanes
     return solve_vmapped(
         vector_field, members, settings, device=device, on_progress=on_progress, stop=stop
     )[0]
+
+
+@lru_cache(maxsize=1)
+def _lanes() -> Any:
+    """The engine on vector lanes, if this build has it."""
+    module = importlib.import_module("probode.lanes")
+    return module if hasattr(module, "solve_lanes") else None
+
+
+def _suits(lanes: Any, members: Members, settings: Settings) -> bool:
+    if settings.calibration != "model" or not usable(members).any():
+        return False
+    sizes = [
+        np.size(leaf) if axis is None else np.size(leaf[0])
+        for leaf, axis in zip(jax.tree.leaves(members.args), members.axes, strict=True)
+    ]
+    return bool(lanes.supports(settings.solver, settings.control, members.d, sum(sizes)))
+
+
+class _Stopped(Exception):
+    pass
+
+
+def _solve_lanes(
+    lanes: Any,
+    vector_field: Callable[..., Any],
+    members: Members,
+    settings: Settings,
+    device: Any,
+    on_progress: Callable[[int], Any] | None,
+    stop: Event | None,
+) -> LaneResults:
+    """The members that can be begun, on lanes; the others are marked."""
+    fits = usable(members)
+    told = 0
+
+    def tell(done: int) -> None:
+        nonlocal told
+        if stop is not None and stop.is_set():
+            raise _Stopped
+        if on_progress is not None:
+            on_progress(done - told)
+        told = done
+
+    try:
+        found = lanes.solve_lanes(
+            vector_field,
+            members if fits.all() else part(members, np.flatnonzero(fits)),
+            solver=settings.solver,
+            control=settings.control,
+            smooth=settings.smooth,
+            covariance=settings.covariance,
+            jac=settings.jac,
+            max_steps=settings.max_steps,
+            device=device,
+            on_progress=tell,
+        )
+    except _Stopped:
+        found = None
+    if found is not None and fits.all():
+        return found
+    code = np.where(fits, Status.INTERRUPTED.value, Status.START_NOT_FINITE.value)
+    return _blank(members, settings, code) if found is None else _spread(found, fits, code)
+
+
+def _blank(members: Members, settings: Settings, status: np.ndarray) -> LaneResults:
+    """Results of members of which nothing is known."""
+    count, times, d = members.count, members.times.shape[1], members.d
+    nothing = np.full((count, times, d), np.nan)
+    cov = np.full((count, times, d, d), np.nan) if settings.covariance else None
+    return LaneResults(nothing, nothing, cov, status, *np.zeros((5, count), int))
+
+
+def _spread(found: LaneResults, fits: np.ndarray, status: np.ndarray) -> LaneResults:
+    """The results of the members that fit in the places of all."""
+
+    def place(name: str) -> Any:
+        value = getattr(found, name)
+        if value is None:
+            return None
+        blank = np.nan if value.dtype.kind == "f" else 0
+        full = np.full((len(fits), *value.shape[1:]), blank, value.dtype)
+        if name == "status":
+            full[:] = status
+        full[fits] = value
+        return full
+
+    return LaneResults(*(place(field.name) for field in fields(LaneResults)))
 
 
 def places(devices: Any = None) -> list[Any]:

@@ -1,7 +1,7 @@
 """The members of an ensemble: every input with its dimensions, taken a few members at a time."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -147,6 +147,25 @@ def member(members: Members, i: int) -> tuple[Any, np.ndarray, tuple[Any, ...]]:
         jax.tree.unflatten(
             tree, [own(leaf, axis) for leaf, axis in zip(leaves, members.axes, strict=True)]
         ),
+    )
+
+
+def part(members: Members, which: np.ndarray) -> Members:
+    """Some of the members."""
+    leaves, tree = jax.tree.flatten(members.args)
+    own = [
+        leaf if axis is None else leaf[which]
+        for leaf, axis in zip(leaves, members.axes, strict=True)
+    ]
+    return replace(
+        members,
+        t0=members.t0[which],
+        t1=members.t1[which],
+        y0=members.y0[which],
+        rtol=members.rtol[which],
+        atol=members.atol[which],
+        save_at=members.times[which],
+        args=jax.tree.unflatten(tree, own),
     )
 
 
