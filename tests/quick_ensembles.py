@@ -5,7 +5,7 @@ from contextlib import contextmanager
 import jax
 import pytest
 
-from probode.ensemble import vmapped
+from probode.ensemble import batch
 
 _OPTIONS = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
 
@@ -14,8 +14,8 @@ _OPTIONS = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": 
 def quick_compilation():
     with pytest.MonkeyPatch.context() as patch:
         for name in ("advance_lanes", "exchange_lanes"):
-            function = getattr(vmapped, name).__wrapped__
+            function = getattr(batch, name).__wrapped__
             patch.setattr(
-                vmapped, name, jax.jit(function, static_argnums=0, compiler_options=_OPTIONS)
+                batch, name, jax.jit(function, static_argnums=0, compiler_options=_OPTIONS)
             )
         yield

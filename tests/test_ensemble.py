@@ -10,7 +10,7 @@ from quick_ensembles import quick_compilation
 
 import probode
 from probode import EK0, Shared, Status, Sweep
-from probode.ensemble import chunks, vmapped
+from probode.ensemble import batch, chunks
 
 SAVE_AT = np.array([0.0, 0.5, 1.25, 2.0])
 RATES = np.linspace(0.5, 2.0, 150)
@@ -81,7 +81,7 @@ def test_cost_follows_the_mean_number_of_steps(monkeypatch):
     tolerance = np.full(150, 1e-4)
     tolerance[[3, 100]] = 1e-11
     made = []
-    original = vmapped.advance_lanes
+    original = batch.advance_lanes
 
     def counting(plan, field, control, lanes, *rest):
         before = lanes.kept.solve.counts.attempted
@@ -89,7 +89,7 @@ def test_cost_follows_the_mean_number_of_steps(monkeypatch):
         made.append(int((lanes.kept.solve.counts.attempted - before).max()))
         return lanes, going
 
-    monkeypatch.setattr(vmapped, "advance_lanes", counting)
+    monkeypatch.setattr(batch, "advance_lanes", counting)
     found = solve(rtol=tolerance, atol=tolerance)
     slow = found.steps[[3, 100]]
     assert slow.min() > 10 * np.median(found.steps)

@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -97,11 +97,33 @@ def _blas() -> ThreadpoolController:
     return ThreadpoolController()
 
 
-@contextmanager
-def one_blas_thread() -> Iterator[None]:
+class _OneThread:
+    """A limit that several threads may ask for: the first sets it, the last takes it back."""
+
+    def __init__(self) -> None:
+        self._turn = threading.Lock()
+        self._users = 0
+        self._limit: Any = None
+
+    def __enter__(self) -> None:
+        with self._turn:
+            if self._users == 0:
+                self._limit = _blas().limit(limits=1, user_api="blas")
+            self._users += 1
+
+    def __exit__(self, *_: Any) -> None:
+        with self._turn:
+            self._users -= 1
+            if self._users == 0:
+                self._limit.restore_original_limits()
+
+
+_ONE_THREAD = _OneThread()
+
+
+def one_blas_thread() -> AbstractContextManager[None]:
     """Keep BLAS from splitting small matrices among threads, which costs more than it gains."""
-    with _blas().limit(limits=1, user_api="blas"):
-        yield
+    return _ONE_THREAD
 
 
 @contextmanager

@@ -159,7 +159,7 @@ def save(posterior: Posterior, path: str | os.PathLike[str]) -> None:
     header = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
-        "probode_version": version(),
+        "probode_version": library_version(),
         "status": posterior.status.name,
         "posterior": _encode(posterior, "posterior", arrays),
     }
@@ -207,7 +207,7 @@ def _header(members: Any, name: str) -> dict[str, Any]:
     if version != FORMAT_VERSION:
         raise ValueError(
             f"{name!r} is in format {version!r}, written by probode "
-            f"{header.get('probode_version')}; this version ({version()}) reads format "
+            f"{header.get('probode_version')}; this version ({library_version()}) reads format "
             f"{FORMAT_VERSION}. Load it with the version that wrote it, or a later one."
         )
     return header
@@ -278,7 +278,7 @@ def _attributes(posterior: Posterior) -> dict[str, Any]:
     path: Any = posterior.path
     filtered = path.smoothed if isinstance(path, NodePath) else path.saving.kernels
     attributes = {
-        "source": f"probode {version()}",
+        "source": f"probode {library_version()}",
         "method": solver.name,
         "solver": type(solver).__name__,
         "order": solver.order,
@@ -307,7 +307,7 @@ def library(name: str, extra: str = "export") -> Any:
         raise ImportError(f"this needs {package}: pip install probode[{extra}]") from error
 
 
-def version() -> str:
+def library_version() -> str:
     from probode import __version__
 
     return __version__

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from probode.ensemble.collected import COUNTS
-from probode.export import library, version
+from probode.export import library, library_version
 
 if TYPE_CHECKING:
     from xarray import Dataset
@@ -17,7 +17,7 @@ def attributes(ensemble: "Ensemble") -> dict[str, Any]:
     """How the members were solved; strings and numbers, as files have them."""
     settings = ensemble.settings
     return {
-        "source": f"probode {version()}",
+        "source": f"probode {library_version()}",
         "method": settings.solver.name,
         "diffusion": settings.solver.diffusion.name,
         "initialization": settings.solver.initialization.name,

@@ -279,7 +279,7 @@ def _tolerance(value: Named, name: str, shape: tuple[int, ...]) -> Named:
             f"component; got {value.values.shape}. Tolerances by component that all members share: "
             f"probode.Shared({name})."
         )
-    if not value.dims and not np.all(np.asarray(value.values) > 0):
+    if np.any(value.values <= 0) or (not value.dims and not np.all(value.values > 0)):
         raise ValueError(f"{name} must be positive, got {value.values}.")
     if len(value.core) <= 1:
         return value

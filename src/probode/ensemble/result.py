@@ -217,15 +217,21 @@ class Ensemble(Views):
             Numbers of members, in C order of the dimensions.
         **changes
             ``solver``, ``control``, ``smooth``, ``covariance``, ``calibration``, ``max_steps``,
-            ``jac``; without any, the members give the same result as before.
+            ``jac``; without any, the members give the same result as before. Tolerances stay those
+            of the members.
         """
-        from probode.ensemble.solve import run
+        from probode.ensemble.solve import read_settings, run
 
+        unknown = set(changes) - set(vars(self.settings))
+        if unknown:
+            raise TypeError(
+                f"rerun takes {', '.join(vars(self.settings))}, got {', '.join(sorted(unknown))}."
+            )
         which = self.failed if members is None else np.atleast_1d(members)
         if len(which) == 0:
             raise ValueError("no member has failed: say which members to run again.")
         which = np.array([self._number(i) for i in which])
-        settings = replace(self.settings, **changes)
+        settings = read_settings(**{**vars(self.settings), **changes})
         return run(self.fun, self.family.pick(which), settings)
 
     def sample(self, n: int = 1, *, seed: int = 0) -> np.ndarray:

@@ -177,6 +177,8 @@ def run(
     progress: bool | str = False,
 ) -> Ensemble:
     """Solve a family of problems."""
+    if not memory > 0:
+        raise ValueError(f"memory must be a positive number of bytes, got {memory!r}.")
     if client is not None:
         check_client(client)
     if store is not None:

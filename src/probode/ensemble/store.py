@@ -20,7 +20,7 @@ from probode.ensemble.fingerprint import differences
 from probode.ensemble.inputs import MEMBER
 from probode.ensemble.problem import Family
 from probode.ensemble.settings import Settings
-from probode.export import library, version
+from probode.export import library, library_version
 from probode.lanes.records import LaneResults
 from probode.status import Status
 
@@ -158,7 +158,7 @@ def _create(
             group.create_array(dim, data=values, dimension_names=(MEMBER,))
     group.attrs["coordinates"] = " ".join(family.axes.coords)
     group.attrs[FORMAT] = {
-        "version": version(),
+        "version": library_version(),
         "chunk": chunk,
         "shape": list(family.shape),
         "sizes": family.axes.sizes,
