@@ -38,7 +38,7 @@ def solve_members(
     have not when ``stop`` is set are marked as interrupted.
     """
     lanes = _lanes()
-    if lanes is not None and _suits(lanes, members, settings):
+    if lanes is not None and _suits(lanes, members, settings, device):
         try:
             return _solve_lanes(lanes, vector_field, members, settings, device, on_progress, stop)
         except lanes.Unsupported:
@@ -55,14 +55,21 @@ def _lanes() -> Any:
     return module if hasattr(module, "solve_lanes") else None
 
 
-def _suits(lanes: Any, members: Members, settings: Settings) -> bool:
+def _suits(lanes: Any, members: Members, settings: Settings, device: Any) -> bool:
     if settings.calibration != "model" or not usable(members).any():
         return False
     sizes = [
         np.size(leaf) if axis is None else np.size(leaf[0])
         for leaf, axis in zip(jax.tree.leaves(members.args), members.axes, strict=True)
     ]
-    return bool(lanes.supports(settings.solver, settings.control, members.d, sum(sizes)))
+    return bool(
+        lanes.supports(
+            *(settings.solver, settings.control, members.d),
+            only_end=members.only_end,
+            numbers=sum(sizes),
+            platform=None if device is None else device.platform,
+        )
+    )
 
 
 class _Stopped(Exception):
