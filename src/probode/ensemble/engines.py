@@ -143,10 +143,11 @@ def _spread(found: LaneResults, fits: np.ndarray, status: np.ndarray) -> LaneRes
     return LaneResults(*(place(field.name) for field in fields(LaneResults)))
 
 
-def places(devices: Any = None) -> list[Any]:
-    """A device for each thread that solves members: a CPU device takes one per core.
+def places(devices: Any, members: Members, settings: Settings) -> list[Any]:
+    """A device for each thread that solves members such as these.
 
-    ``devices`` are JAX's; by default all of this process.
+    ``devices`` are JAX's; by default all of this process. A CPU device takes a thread per core,
+    unless the engine uses all cores by itself.
     """
     chosen = list(jax.local_devices() if devices is None else devices)
     if not chosen:
@@ -154,6 +155,9 @@ def places(devices: Any = None) -> list[Any]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     on_cpu = sum(device.platform == "cpu" for device in chosen)
     threads = max(1, (cores or 1) // max(on_cpu, 1))
+    lanes = _lanes()
+    if lanes is not None and _suits(lanes, members, settings, chosen[0]):
+        threads = 1
     return [
         device
         for turn in range(threads)

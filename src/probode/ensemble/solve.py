@@ -186,7 +186,7 @@ def run(
     some = family.members(np.arange(min(family.count, 1024)))
     vector_field = traceable(fun, some)
     field = bind_member(vector_field, some, settings, int(np.argmax(usable(some))))
-    where = places(devices)
+    where = places(devices, some, settings)
     threads = len(where) if client is None else threads_of(client)
     size = chunk_size(family, settings, memory, threads)
     sink: Collected | Store
