@@ -6,7 +6,7 @@ import numpy as np
 import pandas
 import pytest
 import xarray
-from quick_ensembles import quick_compilation
+from quick_ensembles import quick_reference_engine
 
 import probode
 from probode import EK0, Shared, Status, Sweep
@@ -31,8 +31,8 @@ def solve(y0=(0.1,), rates=RATES, capacity=1.0, fun=logistic, t_span=(0.0, 2.0),
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _quick_compilation():
-    with quick_compilation():
+def _engine():
+    with quick_reference_engine():
         yield
 
 

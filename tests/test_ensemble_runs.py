@@ -13,7 +13,7 @@ import xarray
 
 import probode
 from probode import EK0, Status, Sweep
-from probode.ensemble import engines
+from probode.ensemble import chunks, engines
 
 pytest.importorskip("zarr")
 
@@ -42,13 +42,13 @@ def plain():
 def counted(monkeypatch):
     """How many members are solved, chunk by chunk."""
     counts = []
-    original = engines.solve_vmapped
+    original = chunks.solve_members
 
     def counting(vector_field, members, *rest, **options):
         counts.append(members.count)
         return original(vector_field, members, *rest, **options)
 
-    monkeypatch.setattr(engines, "solve_vmapped", counting)
+    monkeypatch.setattr(chunks, "solve_members", counting)
     return counts
 
 
@@ -133,7 +133,7 @@ def test_a_path_that_cannot_be_written_is_refused_before_anything_is_computed(tm
 
 def test_the_store_says_what_is_missing(tmp_path, monkeypatch):
     """Ctrl-C: what was finished is there, the rest is marked, and a resumed run completes it."""
-    original = engines.solve_vmapped
+    original = chunks.solve_members
     seen = []
 
     def interrupted(vector_field, members, *rest, **options):
@@ -144,7 +144,7 @@ def test_the_store_says_what_is_missing(tmp_path, monkeypatch):
         return original(vector_field, members, *rest, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(engines, "solve_vmapped", interrupted)
+        patch.setattr(chunks, "solve_members", interrupted)
         found = solve(store=tmp_path / "out.zarr")
     assert 0 < np.sum(found.status == Status.RUNNING) < 1000
     assert solve(store=tmp_path / "out.zarr").success.all()
@@ -212,7 +212,7 @@ def test_a_client_is_checked():
 def test_every_core_and_every_device_has_a_thread(monkeypatch, plain, platforms, expected):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(4), raising=False)
     monkeypatch.setattr(engines, "_lanes", lambda: None)
-    devices = [SimpleNamespace(platform=name) for name in platforms]
+    devices = [SimpleNamespace(platform=name, id=i) for i, name in enumerate(platforms)]
     members = plain.family.members(np.arange(2))
     found = engines.places(devices, members, plain.settings)
-    assert [devices.index(device) for device in found] == expected
+    assert [device.id for device in found] == expected

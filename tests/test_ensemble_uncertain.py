@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from quick_ensembles import quick_compilation
+from quick_ensembles import quick_reference_engine
 from scipy import stats
 
 import probode
@@ -13,8 +13,8 @@ TIMES = np.array([0.5, 1.0])
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _quick_compilation():
-    with quick_compilation():
+def _engine():
+    with quick_reference_engine():
         yield
 
 
