@@ -194,6 +194,7 @@ def test_numpy_functions_and_shared_arrays_work():
     [
         ({"y0": np.ones((4, 1))}, ValueError, r"4 in y0, 150 in args\[0\]"),
         ({"rates": 1.0}, ValueError, "nothing varies"),
+        ({"rates": Sweep(RATES, "time")}, ValueError, "another name"),
         ({"rates": np.ones(0)}, ValueError, "at least one member"),
         ({"y0": np.ones((150, 0))}, ValueError, "at least one component"),
         ({"y0": ["a"]}, TypeError, "real numbers"),

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pandas
 import pytest
 import xarray
 
@@ -60,6 +61,20 @@ def assert_same(found, plain):
 def test_chunks_do_not_change_the_result(plain, counted):
     assert_same(solve(memory=2**30), plain)
     assert max(counted) == 256
+
+
+def test_progress_counts_members(capsys):
+    solve(progress="always")
+    assert "1.00k/1.00k" in capsys.readouterr().err
+
+
+def test_labels_that_are_no_numbers_are_stored(tmp_path):
+    table = pandas.Series([1.0, 2.0], index=pandas.Index(["a", "b"], name="patient"))
+    probode.solve_ensemble(
+        decay, (0.0, 1.0), [1.0], (table,), solver=EK0(1), smooth=False, store=tmp_path / "out.zarr"
+    )
+    attributes = xarray.open_zarr(tmp_path / "out.zarr", consolidated=False).attrs
+    assert attributes["probode ensemble"]["labels"] == {"patient": ["a", "b"]}
 
 
 def test_a_store_holds_the_same(plain, tmp_path):

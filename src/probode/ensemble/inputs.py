@@ -22,6 +22,10 @@ CORE_DIMS = ("state", "time")
 """Dimensions of a DataArray that belong to one member."""
 
 
+RESERVED = ("time", "state", "state2")
+"""Dimensions of the result."""
+
+
 @dataclass(frozen=True)
 class Sweep:
     """Values for the members of an ensemble: the leading axis runs along a named dimension.
@@ -193,6 +197,11 @@ class Axes:
                 "there is a parameter of its own), or use probode.solve for a single problem."
             )
         for dim, owners in sizes.items():
+            if dim in RESERVED:
+                raise ValueError(
+                    f"{next(iter(owners))} varies along {dim!r}, which is a dimension of the "
+                    "result: give it another name."
+                )
             _check_sizes(dim, owners)
         return Axes(
             {dim: next(iter(owners.values())) for dim, owners in sizes.items()},

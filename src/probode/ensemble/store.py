@@ -152,16 +152,21 @@ def _create(
         times = family.members(np.zeros(1, int)).times[0]
         group.create_array("time", data=np.array(times), dimension_names=("time",))
     index = family.axes.index(np.arange(count))
-    for dim, labels in family.axes.coords.items():
-        if labels.dtype.kind in "biuf":
-            values = np.asarray(labels)[index[dim]]
-            group.create_array(dim, data=values, dimension_names=(MEMBER,))
-    group.attrs["coordinates"] = " ".join(family.axes.coords)
+    numbers = {dim: x for dim, x in family.axes.coords.items() if x.dtype.kind in "biuf"}
+    for dim, labels in numbers.items():
+        values = np.asarray(labels)[index[dim]]
+        group.create_array(dim, data=values, dimension_names=(MEMBER,))
+    group.attrs["coordinates"] = " ".join(numbers)
     group.attrs[FORMAT] = {
         "version": library_version(),
         "chunk": chunk,
         "shape": list(family.shape),
         "sizes": family.axes.sizes,
+        "labels": {  # those that are no numbers
+            dim: [str(label) for label in labels]
+            for dim, labels in family.axes.coords.items()
+            if dim not in numbers
+        },
         "variables": list(variables),
         "fingerprint": fingerprint,
     }
