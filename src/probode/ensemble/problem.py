@@ -196,7 +196,7 @@ def read_family(
     """All inputs with their dimensions, checked against each other."""
     core_dims = (*inputs.CORE_DIMS, *core_dims)
     t0, t1 = _span(t_span, core_dims)
-    named = {"t_span": t0, "t_span[1]": t1}
+    named = {"t_span[0]": t0, "t_span[1]": t1}
     named["y0"] = inputs.read(y0, "y0", 1, core_dims)
     if 0 in named["y0"].core:
         raise ValueError(
@@ -222,7 +222,10 @@ def read_family(
         raise ValueError(
             f"save_at must be a time, a vector of times (T,), or (B, T), got shape {shape}."
         )
-    order = ("y0", *(path for path, leaf in leaves if _is_data(leaf)), "t_span", "t_span[1]")
+    order = ("y0", *(path for path, leaf in leaves if _is_data(leaf)), "t_span[0]", "t_span[1]")
+    for name in ("t_span[0]", "t_span[1]", "y0", "save_at"):
+        if not named[name].dims and not np.all(np.isfinite(named[name].values)):
+            raise ValueError(f"{name} must be finite, got {named[name].values}.")
     axes = Axes.of({name: named[name] for name in (*order, "rtol", "atol", "save_at")})
     family = Family(
         *(axes, t0, t1, named["y0"], named["rtol"], named["atol"], named["save_at"]),
