@@ -1,7 +1,9 @@
 """An ensemble is what single solves give, member by member, whatever happens to the others."""
 
 import functools
+from concurrent.futures import ThreadPoolExecutor
 
+import jax.numpy as jnp
 import numpy as np
 import pandas
 import pytest
@@ -9,7 +11,7 @@ import xarray
 from quick_ensembles import quick_reference_engine
 
 import probode
-from probode import EK0, Shared, Status, Sweep
+from probode import EK0, EK1, Shared, Status, Sweep
 from probode.ensemble import batch, chunks
 
 SAVE_AT = np.array([0.0, 0.5, 1.25, 2.0])
@@ -94,6 +96,22 @@ def test_cost_follows_the_mean_number_of_steps(monkeypatch):
     slow = found.steps[[3, 100]]
     assert slow.min() > 10 * np.median(found.steps)
     assert sum(made) < 1.5 * slow.max()
+
+
+def lorenz(t, y, rho):
+    return jnp.array([10 * (y[1] - y[0]), y[0] * (rho - y[2]) - y[1], y[0] * y[1] - 8 / 3 * y[2]])
+
+
+def test_ensembles_in_several_threads_do_not_wait_for_each_other():
+    """Two executions of batched LAPACK calls at once have been seen to hang on the CPU."""
+
+    def run(_):
+        rho = np.linspace(0.0, 21.0, 300)
+        return probode.solve_ensemble(lorenz, (0.0, 1.0), np.ones(3), (rho,), solver=EK1(2))
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(run, range(2), timeout=120)
+    np.testing.assert_array_equal(first.mean, second.mean)
 
 
 # --- Members that fail ----------------------------------------------------------------------------

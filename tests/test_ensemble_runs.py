@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pandas
@@ -14,7 +13,7 @@ import xarray
 
 import probode
 from probode import EK0, Status, Sweep
-from probode.ensemble import chunks, engines
+from probode.ensemble import chunks
 
 pytest.importorskip("zarr")
 
@@ -214,20 +213,3 @@ def test_a_client_is_checked():
     pytest.importorskip("distributed")
     with pytest.raises(TypeError, match=r"distributed\.Client"):
         solve(client="localhost:8786")
-
-
-# --- Devices --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("platforms", "expected"),
-    [(["cpu"], [0] * 4), (["cpu", "cpu"], [0, 1, 0, 1]), (["gpu", "gpu"], [0, 1])],
-    ids=str,
-)
-def test_every_core_and_every_device_has_a_thread(monkeypatch, plain, platforms, expected):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(4), raising=False)
-    monkeypatch.setattr(engines, "_lanes", lambda: None)
-    devices = [SimpleNamespace(platform=name, id=i) for i, name in enumerate(platforms)]
-    members = plain.family.members(np.arange(2))
-    found = engines.places(devices, members, plain.settings)
-    assert [device.id for device in found] == expected

@@ -6,7 +6,6 @@ side in vector lanes or on a GPU, for small systems and the model's own error ba
 """
 
 import importlib
-import os
 from collections.abc import Callable
 from dataclasses import fields
 from functools import lru_cache
@@ -143,24 +142,9 @@ def _spread(found: LaneResults, fits: np.ndarray, status: np.ndarray) -> LaneRes
     return LaneResults(*(place(field.name) for field in fields(LaneResults)))
 
 
-def places(devices: Any, members: Members, settings: Settings) -> list[Any]:
-    """A device for each thread that solves members such as these.
-
-    ``devices`` are JAX's; by default all of this process. A CPU device takes a thread per core,
-    unless the engine uses all cores by itself.
-    """
+def places(devices: Any = None) -> list[Any]:
+    """The devices of JAX's to solve on, a chunk at a time each: by default all of this process."""
     chosen = list(jax.local_devices() if devices is None else devices)
     if not chosen:
         raise ValueError("devices must name at least one device, got none.")
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    on_cpu = sum(device.platform == "cpu" for device in chosen)
-    threads = max(1, (cores or 1) // max(on_cpu, 1))
-    lanes = _lanes()
-    if lanes is not None and _suits(lanes, members, settings, chosen[0]):
-        threads = 1
-    return [
-        device
-        for turn in range(threads)
-        for device in chosen
-        if turn == 0 or device.platform == "cpu"
-    ]
+    return chosen

@@ -108,7 +108,7 @@ def solve_ensemble(
         A ``distributed.Client``: the members are solved by the workers of its cluster, which write
         to the ``store`` themselves (it must be a folder that they all see).
     devices
-        JAX devices to use; by default all of this process. CPU devices use all cores.
+        JAX devices to use; by default all of this process.
     progress
         Whether to show members done and time left: ``True`` on a terminal, ``"always"``.
 
@@ -186,7 +186,7 @@ def run(
     some = family.members(np.arange(min(family.count, 1024)))
     vector_field = traceable(fun, some)
     field = bind_member(vector_field, some, settings, int(np.argmax(usable(some))))
-    where = places(devices, some, settings)
+    where = places(devices)
     threads = len(where) if client is None else threads_of(client)
     size = chunk_size(family, settings, memory, threads)
     sink: Collected | Store

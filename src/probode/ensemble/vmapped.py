@@ -22,7 +22,6 @@ from probode.ensemble.batch import Plan, Start, vacant_lanes
 from probode.ensemble.function import bind_member
 from probode.ensemble.problem import member, usable
 from probode.ensemble.settings import Settings
-from probode.identity import Memory
 from probode.lanes.records import LaneResults, Members
 from probode.precision import double_precision
 from probode.problem import Field
@@ -38,23 +37,9 @@ _LANE_BYTES = 2**28
 """Memory that the lanes may take."""
 
 
-class Turn:
-    """What one thread does first while the others wait: compile a program."""
-
-    def __init__(self) -> None:
-        self.over = False
-        self._lock = Lock()
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *_: Any) -> None:
-        self.over = True
-        self._lock.release()
-
-
-_TURNS = Memory(64)
-"""By program, those that were compiled lately."""
+_CPU = Lock()
+"""One execution at a time on the CPU: two of them may wait for each other's threads in batches of
+LAPACK, for ever."""
 
 
 def solve_vmapped(
@@ -93,6 +78,7 @@ def solve_vmapped(
             list(np.flatnonzero(fits)[::-1]),
             lanes,
             on_progress,
+            _CPU if platform == "cpu" else nullcontext(),
         )
         found = list(driver.run(stop)) if fits.any() else []
     return _gather(members, settings, plan, fits, found)
@@ -185,6 +171,8 @@ class Driver:
     """Numbers of those that have not been begun, the next one last."""
     width: int
     on_progress: Callable[[int], Any] | None
+    turn: AbstractContextManager[Any]
+    """What is held while the device computes."""
 
     def run(self, stop: Event | None) -> Iterator[tuple[np.ndarray, Any]]:
         """Solve all; give the numbers and outcomes of members as they finish."""
@@ -192,20 +180,11 @@ class Driver:
         self.lanes = vacant_lanes(self.plan, self.field, self.control, one, self.width)
         self.inside = np.full(self.width, -1)  # which member is in which lane
         going = np.zeros(self.width, bool)
-        with self._compiling():
-            yield from self._refill(going)
-            going = self._advance()
         while self.waiting or (self.inside >= 0).any():
             if stop is not None and stop.is_set():
                 return
             yield from self._refill(going)
             going = self._advance()
-
-    def _compiling(self) -> AbstractContextManager[Any]:
-        """Other threads with the same program wait until it is compiled."""
-        key = (self.plan, self.field.program, self.field.jacobian_program, self.width)
-        turn = _TURNS.get(lambda: key, Turn)
-        return nullcontext() if turn.over else turn
 
     @property
     def places(self) -> int:
@@ -226,9 +205,12 @@ class Driver:
             real: Any = np.arange(self.places) < len(arriving)
             starts = replace(starts, real=real)
             padded = np.concatenate([slots, np.full(self.places - len(slots), self.width)])
-            outcome, self.lanes = batch.exchange_lanes(
-                self.plan, self.field, self.control, self.lanes, padded, starts
-            )
+            with self.turn:
+                outcome, self.lanes = jax.block_until_ready(
+                    batch.exchange_lanes(
+                        self.plan, self.field, self.control, self.lanes, padded, starts
+                    )
+                )
             leaving = self.inside[slots]
             done = np.flatnonzero(leaving >= 0)
             self.inside[slots] = [*arriving, *[-1] * (len(slots) - len(arriving))]
@@ -243,10 +225,13 @@ class Driver:
         wanted = self.width - busy + (self.places if self.waiting else busy)
         # What is handed out is no part of the steps: these are compiled once.
         steps = replace(self.plan, covariance=False, samples=0)
-        self.lanes, going = batch.advance_lanes(
-            *(steps, self.field, self.control, self.lanes),
-            *(self.max_steps, _ROUND, min(wanted, self.width)),
-        )
+        with self.turn:
+            self.lanes, going = jax.block_until_ready(
+                batch.advance_lanes(
+                    *(steps, self.field, self.control, self.lanes),
+                    *(self.max_steps, _ROUND, min(wanted, self.width)),
+                )
+            )
         return np.asarray(going)
 
 
