@@ -225,6 +225,8 @@ def test_numpy_functions_and_shared_arrays_work():
         ({"t_span": (0.0, np.inf)}, ValueError, "must be finite"),
         ({"memory": 0}, ValueError, "memory must be a positive"),
         ({"max_steps": 0}, ValueError, "max_steps"),
+        ({"engine": "lane"}, ValueError, "Did you mean 'lanes'"),
+        ({"engine": "lanes"}, ValueError, "cannot solve this ensemble"),
         ({"calibration": "defekt"}, ValueError, "defect"),
         ({"fun": lambda t, y, a, b: y if float(y[0]) > 0 else -y}, TypeError, "cannot be traced"),
     ],

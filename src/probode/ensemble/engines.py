@@ -21,6 +21,8 @@ from probode.ensemble.vmapped import solve_vmapped
 from probode.lanes.records import LaneResults, Members
 from probode.status import Status
 
+ENGINES = ("auto", "lanes", "vmapped")
+
 
 def solve_members(
     vector_field: Callable[..., Any],
@@ -37,7 +39,8 @@ def solve_members(
     have not when ``stop`` is set are marked as interrupted.
     """
     lanes = _lanes()
-    if lanes is not None and _suits(lanes, members, settings, device):
+    # A worker of a cluster may have another kind of device than the one who chose the engine.
+    if settings.engine == "lanes" and usable(members).any() and _suits(members, settings, device):
         try:
             return _solve_lanes(lanes, vector_field, members, settings, device, on_progress, stop)
         except lanes.Unsupported:
@@ -54,8 +57,28 @@ def _lanes() -> Any:
     return module if hasattr(module, "solve_lanes") else None
 
 
-def _suits(lanes: Any, members: Members, settings: Settings, device: Any) -> bool:
-    if settings.calibration != "model" or not usable(members).any():
+def choose(
+    members: Members, settings: Settings, device: Any = None, count: int | None = None
+) -> str:
+    """The engine for an ensemble with members such as these.
+
+    ``count`` is their number, if the time to compile is to be considered.
+    """
+    suits = _suits(members, settings, device, count)
+    if settings.engine == "lanes" and not suits:
+        raise ValueError(
+            "engine='lanes' cannot solve this ensemble: it is for small systems, with the model's "
+            "error bars. engine='auto' takes the other one where needed."
+        )
+    return "lanes" if suits and settings.engine != "vmapped" else "vmapped"
+
+
+def _suits(
+    members: Members, settings: Settings, device: Any = None, count: int | None = None
+) -> bool:
+    """Whether lanes can solve such members, and are the faster engine."""
+    lanes = _lanes()
+    if lanes is None or settings.calibration != "model":
         return False
     sizes = [
         np.size(leaf) if axis is None else np.size(leaf[0])
@@ -64,7 +87,9 @@ def _suits(lanes: Any, members: Members, settings: Settings, device: Any) -> boo
     return bool(
         lanes.supports(
             *(settings.solver, settings.control, members.d),
+            count=count,
             only_end=members.only_end,
+            smooth=settings.smooth,
             numbers=sum(sizes),
             platform=None if device is None else device.platform,
         )

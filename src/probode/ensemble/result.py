@@ -217,8 +217,8 @@ class Ensemble(Views):
             Numbers of members, in C order of the dimensions.
         **changes
             ``solver``, ``control``, ``smooth``, ``covariance``, ``calibration``, ``max_steps``,
-            ``jac``; without any, the members give the same result as before. Tolerances stay those
-            of the members.
+            ``jac``, ``engine``; without any, the members give the same result as before.
+            Tolerances stay those of the members.
         """
         from probode.ensemble.solve import read_settings, run
 
@@ -231,7 +231,9 @@ class Ensemble(Views):
         if len(which) == 0:
             raise ValueError("no member has failed: say which members to run again.")
         which = np.array([self._number(i) for i in which])
-        settings = read_settings(**{**vars(self.settings), **changes})
+        # With changes another engine may be needed.
+        engine = {"engine": "auto"} if changes else {}
+        settings = read_settings(**{**vars(self.settings), **engine, **changes})
         return run(self.fun, self.family.pick(which), settings)
 
     def sample(self, n: int = 1, *, seed: int = 0) -> np.ndarray:

@@ -19,3 +19,5 @@ class Settings:
     calibration: str
     max_steps: int
     jac: Any
+    engine: str = "auto"
+    """Which engine solves the members; ``"auto"``: not decided yet."""

@@ -12,7 +12,7 @@ from probode.control import PControl, PIControl
 from probode.ensemble.chunks import chunk_size, chunks_of, run_here
 from probode.ensemble.cluster import check_client, run_on_cluster, threads_of
 from probode.ensemble.collected import Collected
-from probode.ensemble.engines import places
+from probode.ensemble.engines import ENGINES, choose, places
 from probode.ensemble.fingerprint import fingerprint
 from probode.ensemble.function import bind_member, traceable
 from probode.ensemble.problem import Family, read_family, usable
@@ -45,6 +45,7 @@ def solve_ensemble(
     calibration: str = "model",
     max_steps: int = MAX_STEPS,
     jac: Any = None,
+    engine: str = "auto",
     core_dims: tuple[str, ...] = (),
     draws: int = 256,
     cubature: int | None = None,
@@ -89,6 +90,9 @@ def solve_ensemble(
         global error.
     max_steps
         Bound for the attempted steps of a member: one that needs more is marked as failed.
+    engine
+        ``"lanes"`` (small systems, the model's error bars), ``"vmapped"`` (everything), or
+        ``"auto"``: the faster one that can. Results agree up to rounding.
     core_dims
         Further dimensions of xarray's arrays that belong to one member.
     draws, cubature, seed
@@ -126,7 +130,9 @@ def solve_ensemble(
     >>> decay.mean.shape, bool(np.allclose(decay.mean[:, 0, 0], np.exp(-rates), rtol=1e-5))
     ((3, 1, 1), True)
     """
-    settings = read_settings(solver, control, smooth, covariance, calibration, max_steps, jac)
+    settings = read_settings(
+        solver, control, smooth, covariance, calibration, max_steps, jac, engine
+    )
     y0, args, weights = draw_inputs(y0, args, draws, cubature, seed)
     family = read_family(t_span, y0, args, save_at, rtol, atol, control, core_dims)
     solved = run(
@@ -149,6 +155,7 @@ def read_settings(
     calibration: str,
     max_steps: Any,
     jac: Any,
+    engine: str,
 ) -> Settings:
     """What all members have in common, checked."""
     if not isinstance(solver, Solver):
@@ -158,10 +165,13 @@ def read_settings(
             f"control must be PIControl(rtol, atol) or PControl(rtol, atol), got {control!r}."
         )
     check_choice("calibration", calibration, ("model", *MODES))
+    check_choice("engine", engine, ENGINES)
     limit = check_limits(max_steps, None, None)
     if limit is None:
         raise ValueError("max_steps must be a positive integer, got None.")
-    return Settings(solver, control, bool(smooth), bool(covariance), calibration, limit, jac)
+    return Settings(
+        solver, control, bool(smooth), bool(covariance), calibration, limit, jac, engine
+    )
 
 
 def run(
@@ -187,6 +197,8 @@ def run(
     vector_field = traceable(fun, some)
     field = bind_member(vector_field, some, settings, int(np.argmax(usable(some))))
     where = places(devices)
+    # Decided once: for all chunks, for the workers of a cluster, for members that are run again.
+    settings = replace(settings, engine=choose(some, settings, where[0], family.count))
     threads = len(where) if client is None else threads_of(client)
     size = chunk_size(family, settings, memory, threads)
     sink: Collected | Store
