@@ -9,8 +9,8 @@ import pytest
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 
 
-def test_there_are_five():
-    assert len(EXAMPLES) == 5
+def test_there_are_six():
+    assert len(EXAMPLES) == 6
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)

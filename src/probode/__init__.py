@@ -14,6 +14,7 @@ from probode.solvers import EK0, EK1, DiagonalEK1
 from probode.status import Status
 
 if TYPE_CHECKING:
+    from probode.ensemble import Ensemble, Normal, Shared, Sweep, solve_ensemble
     from probode.ivp import solve_ivp
 
 __version__ = "0.1.0"
@@ -25,27 +26,35 @@ __all__ = [
     "DiagonalEK1",
     "DiffuseStart",
     "DynamicDiffusion",
+    "Ensemble",
     "FixedDiffusion",
     "Gaussian",
+    "Normal",
     "PControl",
     "PIControl",
     "Posterior",
     "RungeKuttaStart",
+    "Shared",
     "Stats",
     "Status",
+    "Sweep",
     "TaylorStart",
     "solve",
+    "solve_ensemble",
     "solve_ivp",
     "use_compilation_cache",
 ]
 
 _LAZY = ("plotting", "problems", "scipy")
+_ENSEMBLE = ("Ensemble", "Normal", "Shared", "Sweep", "solve_ensemble")
 
 
 def __getattr__(name: str) -> Any:
     """What not everybody needs is imported when first used: SciPy's optimisers, matplotlib."""
     if name == "solve_ivp":
         return importlib.import_module("probode.ivp").solve_ivp
+    if name in _ENSEMBLE:
+        return getattr(importlib.import_module("probode.ensemble"), name)
     if name in _LAZY:
         return importlib.import_module(f"probode.{name}")
     raise AttributeError(f"module 'probode' has no attribute {name!r}")

@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -100,15 +100,37 @@ def _blas() -> ThreadpoolController:
     return ThreadpoolController()
 
 
-@contextmanager
-def one_blas_thread() -> Iterator[None]:
+class _OneThread:
+    """A limit that several threads may ask for: the first sets it, the last takes it back."""
+
+    def __init__(self) -> None:
+        self._turn = threading.Lock()
+        self._users = 0
+        self._limit: Any = None
+
+    def __enter__(self) -> None:
+        with self._turn:
+            if self._users == 0:
+                self._limit = _blas().limit(limits=1, user_api="blas")
+            self._users += 1
+
+    def __exit__(self, *_: Any) -> None:
+        with self._turn:
+            self._users -= 1
+            if self._users == 0:
+                self._limit.restore_original_limits()
+
+
+_ONE_THREAD = _OneThread()
+
+
+def one_blas_thread() -> AbstractContextManager[None]:
     """Keep BLAS from splitting small matrices among threads, which costs more than it gains."""
-    with _blas().limit(limits=1, user_api="blas"):
-        yield
+    return _ONE_THREAD
 
 
 @contextmanager
-def _interruptible() -> Iterator[threading.Event]:
+def interruptible() -> Iterator[threading.Event]:
     """Turn Ctrl-C into a flag, so that the solve can end between two chunks with what it has.
 
     A second Ctrl-C interrupts at once. Outside the main thread signals cannot be caught.
@@ -148,7 +170,7 @@ def _drive(
     second, however slow a step is; ``attempts`` is that of the first chunk.
     """
     start = time.perf_counter()
-    with _interruptible() as pressed:
+    with interruptible() as pressed:
         while True:
             if events:
                 return carry, events[0]

@@ -80,7 +80,7 @@ def to_xarray(posterior: Posterior, samples: int = 0, *, seed: Any = 0, t: Any =
         ``state`` counts the components of ``y`` flattened in C order; the attribute ``shape`` is
         that of ``y0``. The other attributes say how the solution was computed and how it ended.
     """
-    xarray = _library("xarray")
+    xarray = library("xarray")
     posterior = one_solve(posterior, "to_xarray")
     times, mean, std = _table(posterior, t)
     variables: dict[str, Any] = {
@@ -105,7 +105,7 @@ def to_netcdf(
     t: Any = None,
 ) -> None:
     """Write what :func:`to_xarray` returns into a netCDF file."""
-    _library("netCDF4")
+    library("netCDF4")
     to_xarray(posterior, samples, seed=seed, t=t).to_netcdf(path, engine="netcdf4")
 
 
@@ -129,7 +129,7 @@ def to_dataframe(
     DataFrame
         With columns ``name`` and ``name_std``, component after component.
     """
-    pandas = _library("pandas")
+    pandas = library("pandas")
     posterior = one_solve(posterior, "to_dataframe")
     times, mean, std = _table(posterior, t)
     d = mean.shape[1]
@@ -159,7 +159,7 @@ def save(posterior: Posterior, path: str | os.PathLike[str]) -> None:
     header = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
-        "probode_version": _version(),
+        "probode_version": library_version(),
         "status": posterior.status.name,
         "posterior": _encode(posterior, "posterior", arrays),
     }
@@ -207,7 +207,7 @@ def _header(members: Any, name: str) -> dict[str, Any]:
     if version != FORMAT_VERSION:
         raise ValueError(
             f"{name!r} is in format {version!r}, written by probode "
-            f"{header.get('probode_version')}; this version ({_version()}) reads format "
+            f"{header.get('probode_version')}; this version ({library_version()}) reads format "
             f"{FORMAT_VERSION}. Load it with the version that wrote it, or a later one."
         )
     return header
@@ -278,7 +278,7 @@ def _attributes(posterior: Posterior) -> dict[str, Any]:
     path: Any = posterior.path
     filtered = path.smoothed if isinstance(path, NodePath) else path.saving.kernels
     attributes = {
-        "source": f"probode {_version()}",
+        "source": f"probode {library_version()}",
         "method": solver.name,
         "solver": type(solver).__name__,
         "order": solver.order,
@@ -298,15 +298,16 @@ def _attributes(posterior: Posterior) -> dict[str, Any]:
     return attributes
 
 
-def _library(name: str) -> Any:
+def library(name: str, extra: str = "export") -> Any:
     """Import an optional library, or say how to get it."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise ImportError(f"this needs {name}: pip install probode[export]") from error
+        package = name.partition(".")[0]
+        raise ImportError(f"this needs {package}: pip install probode[{extra}]") from error
 
 
-def _version() -> str:
+def library_version() -> str:
     from probode import __version__
 
     return __version__

@@ -74,9 +74,8 @@ class Field:
 
     def with_arguments(self, args: tuple[Any, ...]) -> "Field":
         """The same field with other parameters, of the same types."""
-        numbers = [leaf for leaf in jax.tree.leaves(tuple(args)) if _is_numeric(leaf)]
-        if len(numbers) != len(self.args):  # whole numbers are part of the program
-            numbers = [leaf for leaf in numbers if not _is_whole(leaf)]
+        leaves = jax.tree.leaves(tuple(args))
+        numbers = [leaves[i] for i in self.data_leaves(args)]
         data = [leaf if isinstance(leaf, jax.Array) else np.asarray(leaf) for leaf in numbers]
         return Field(
             self.program,
@@ -86,6 +85,14 @@ class Field:
             self.jacobian_constants,
             data,
         )
+
+    def data_leaves(self, args: tuple[Any, ...]) -> list[int]:
+        """Which leaves of the parameters are data: the others are part of the program."""
+        leaves = list(enumerate(jax.tree.leaves(tuple(args))))
+        numbers = [i for i, leaf in leaves if _is_numeric(leaf)]
+        if len(numbers) != len(self.args):  # whole numbers are part of the program
+            numbers = [i for i, leaf in leaves if _is_numeric(leaf) and not _is_whole(leaf)]
+        return numbers
 
     def _user_jacobian(self, t: Array, y: Array) -> Array:
         assert self.jacobian_program is not None

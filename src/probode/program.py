@@ -6,6 +6,7 @@ again; the arrays that they close over become inputs, so that new values do not 
 function object itself is not kept.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -32,6 +33,10 @@ class Program:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Program) and self._hash == other._hash and self._key == other._key
+
+    def fingerprint(self) -> str:
+        """What the program computes as text, the same in every process."""
+        return re.sub(r"0x[0-9a-f]+", "", str(self._jaxpr))
 
     def __call__(self, constants: Sequence[Any], *inputs: Any) -> Any:
         """Run the program; it has one output."""

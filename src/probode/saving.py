@@ -106,33 +106,40 @@ def run_saving(
     given, is a static bound on the iterations, which makes the loop differentiable in reverse.
     """
     last = saving.solve.counts.attempted + attempts
-    backwards = t1 < saving.solve.state.t
-
-    def passed(saving: Saving) -> Array:
-        time = save_at[jnp.minimum(saving.count, save_at.shape[0] - 1)]
-        reached = saving.solve.state.t
-        behind = jnp.where(backwards, time >= reached, time <= reached)
-        return behind & (saving.count < save_at.shape[0])
 
     def proceed(saving: Saving) -> Array:
         solve = saving.solve
-        return (running(solve) & (solve.counts.attempted < last)) | passed(saving)
+        return (running(solve) & (solve.counts.attempted < last)) | passed(saving, t1, save_at)
 
     def body(saving: Saving) -> Saving:
         return jax.lax.cond(
-            passed(saving),
-            lambda saving: _save(method, saving, save_at),
-            lambda saving: _step(method, field, control, saving, t1),
+            passed(saving, t1, save_at),
+            lambda saving: save(method, saving, save_at),
+            lambda saving: step(method, field, control, catch_up(method, saving), t1),
             saving,
         )
 
-    saving = _catch_up(method, while_loop(proceed, body, saving, bound))
-    kernels = _store_kernel(saving, saving.kernel)
-    return replace(saving, kernels=kernels)
+    return close(method, while_loop(proceed, body, saving, bound))
 
 
-def _step(method: Method, field: Field, control: Control, saving: Saving, t1: Array) -> Saving:
-    saving = _catch_up(method, saving)
+def passed(saving: Saving, t1: Array, save_at: Float[Array, " K"]) -> Array:
+    """Whether the last step went past a save point that was not dealt with yet."""
+    time = save_at[jnp.minimum(saving.count, save_at.shape[0] - 1)]
+    reached = saving.solve.state.t
+    # At the end the direction is that of the last step.
+    backwards = (t1 < reached) | ((t1 == reached) & (saving.solve.control.h < 0.0))
+    behind = jnp.where(backwards, time >= reached, time <= reached)
+    return behind & (saving.count < save_at.shape[0])
+
+
+def close(method: Method, saving: Saving) -> Saving:
+    """Write down the kernel from the latest save point to where the solve has come."""
+    saving = catch_up(method, saving)
+    return replace(saving, kernels=_store_kernel(saving, saving.kernel))
+
+
+def step(method: Method, field: Field, control: Control, saving: Saving, t1: Array) -> Saving:
+    """Attempt one step; the running kernel must have been brought up to the latest node."""
     solve, accepted = advance(method, field, control, saving.solve, t1)
     tracker = _track(method, field, saving, solve, accepted)
     return replace(saving, solve=solve, tracker=tracker)
@@ -174,11 +181,15 @@ def _kernel_to(method: Method, saving: Saving, t: Array) -> Kernel | None:
         h, scale = _transition(method, saving, t)
         return compose(method, so_far, backward_kernel(method, saving.point, h, scale))
 
-    needed = (saving.point.t != t) & (saving.count > 0)
-    return jax.lax.cond(needed, extend, lambda: so_far)
+    return jax.lax.cond(is_behind(saving, t), extend, lambda: so_far)
 
 
-def _catch_up(method: Method, saving: Saving) -> Saving:
+def is_behind(saving: Saving, t: Array) -> Array:
+    """Whether the running kernel has to be extended to reach time ``t``."""
+    return (saving.point.t != t) & (saving.count > 0)
+
+
+def catch_up(method: Method, saving: Saving) -> Saving:
     """Bring the running kernel up to the latest node."""
     state = saving.solve.state
     kernel = _kernel_to(method, saving, state.t)
@@ -192,16 +203,21 @@ def _store_kernel(saving: Saving, kernel: Kernel | None) -> Kernel | None:
     return _write(saving.kernels, jnp.maximum(saving.count - 1, 0), kernel)
 
 
-def _save(method: Method, saving: Saving, save_at: Array) -> Saving:
-    """Record the save point that the last step passed; the running kernel starts anew there."""
-    solve, t = saving.solve, save_at[saving.count]
+def pass_point(method: Method, saving: Saving, t: Array) -> tuple[State, Kernel | None]:
+    """The state at a time inside the last step (or its end), and the running kernel up to there."""
     h, scale = _transition(method, saving, t)
     inside = extrapolate(method, saving.point, h, scale)
-    at_node = t == solve.state.t
-    inside = jax.tree.map(lambda a, b: jnp.where(at_node, a, b), solve.state, inside)
+    at_node = t == saving.solve.state.t
+    inside = jax.tree.map(lambda a, b: jnp.where(at_node, a, b), saving.solve.state, inside)
+    return inside, _kernel_to(method, saving, t)
 
+
+def save(method: Method, saving: Saving, save_at: Array) -> Saving:
+    """Record the save point that the last step passed; the running kernel starts anew there."""
+    solve, t = saving.solve, save_at[saving.count]
+    inside, reaching = pass_point(method, saving, t)
     row = Rows(t, inside.h, solve.scale, inside.mean, inside.factor)
-    kernels = _store_kernel(saving, _kernel_to(method, saving, t))
+    kernels = _store_kernel(saving, reaching)
     kernel = None if saving.kernel is None else identity_kernel(method, inside)
     tracker = None if saving.tracker is None else saving.tracker.save(saving.count, t)
     return Saving(

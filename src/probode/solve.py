@@ -135,12 +135,14 @@ def solve(
         extra = solver.initialization.evaluations(solver.order) + steps.start_evaluations()
         posterior = build_posterior(solver, method, y0.shape, steps, *result, extra)
         if calibration != "model":
-            posterior = posterior.with_calibration(_calibrate(posterior, field, calibration))
+            posterior = posterior.with_calibration(
+                calibrate_posterior(posterior, field, calibration)
+            )
         # Inside a trace the vector field would be carried out of it, with all its constants.
         return posterior if traced else dataclasses.replace(posterior, problem=Problem(field))
 
 
-def _calibrate(posterior: Posterior, field: Field, mode: str) -> Calibration:
+def calibrate_posterior(posterior: Posterior, field: Field, mode: str) -> Calibration:
     """The error estimate of a finished solve, and its scales."""
     path = posterior.path
     variance = posterior.std.reshape(len(posterior.t), -1) ** 2
@@ -355,7 +357,7 @@ def _initial_value(y0: Any) -> Array:
     return value
 
 
-def _snap(times: Array, given: Any, t0: Array, t1: Array) -> Array:
+def snap(times: Array, given: Any, t0: Array, t1: Array) -> Array:
     """Times that mean an end of the interval, but miss it by their rounding, are put there.
 
     Single precision is JAX's default: the last of ``jnp.linspace(0, 0.1)`` is not Python's 0.1.
@@ -369,7 +371,7 @@ def _snap(times: Array, given: Any, t0: Array, t1: Array) -> Array:
 
 
 def _grid(grid: Any, t0: Array, t1: Array) -> Array:
-    times = _snap(_number(grid, "grid"), grid, t0, t1)
+    times = snap(_number(grid, "grid"), grid, t0, t1)
     if times.ndim != 1 or times.shape[0] < 2:
         raise ValueError(f"grid must be a vector of at least two times, got shape {times.shape}.")
     if not is_traced(times, t0, t1):
@@ -387,7 +389,7 @@ def _at_least_1d(times: Any) -> Any:
 
 
 def _save_times(save_at: Any, t0: Array, t1: Array) -> Array:
-    times = _at_least_1d(_snap(_number(save_at, "save_at"), save_at, t0, t1))
+    times = _at_least_1d(snap(_number(save_at, "save_at"), save_at, t0, t1))
     if times.ndim != 1 or times.shape[0] == 0:
         raise ValueError(f"save_at must be a time or a vector of times, got shape {times.shape}.")
     if not is_traced(times, t0, t1):

@@ -1,0 +1,93 @@
+"""Members in chunks: sized to a memory budget, solved by this process's devices."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from threading import Event
+from typing import Any, Protocol
+
+import numpy as np
+
+from probode.engine import interruptible
+from probode.ensemble.engines import solve_members
+from probode.ensemble.problem import Family
+from probode.ensemble.settings import Settings
+from probode.lanes.records import LaneResults
+
+_LARGEST = 65_536
+_PER_PLACE = 4
+"""Chunks for each place that solves them, so that all finish at about the same time."""
+_LEAST = 256
+"""Members of a chunk, unless there are fewer: the end of a chunk leaves lanes idle."""
+
+Chunk = tuple[int, int]
+"""The members from ``start`` to before ``stop``."""
+
+
+class Sink(Protocol):
+    """Where results go."""
+
+    def write(self, chunk: Chunk, results: LaneResults) -> None:
+        """Keep the results of a chunk."""
+
+
+def bytes_per_member(family: Family, settings: Settings) -> int:
+    """Memory that the inputs and the results of a member take."""
+    d = int(np.prod(family.shape, dtype=int))
+    entries = family.times * d * (2 + d * settings.covariance) + family.times + d + 16
+    return 8 * entries
+
+
+def chunk_size(family: Family, settings: Settings, memory: int, places: int) -> int:
+    """Members of a chunk: all chunks at work fit into half of the memory budget."""
+    fitting = memory // (2 * places * bytes_per_member(family, settings))
+    shared = -(-family.count // (places * _PER_PLACE))
+    return max(1, min(fitting, max(shared, _LEAST), _LARGEST, family.count))
+
+
+def chunks_of(count: int, size: int) -> Iterator[Chunk]:
+    """All members, cut into chunks."""
+    for start in range(0, count, size):
+        yield start, min(start + size, count)
+
+
+def run_here(
+    vector_field: Callable[..., Any],
+    family: Family,
+    settings: Settings,
+    chunks: list[Chunk],
+    places: list[Any],
+    sink: Sink,
+    on_progress: Callable[[int], Any],
+) -> bool:
+    """Solve chunk after chunk on the devices of this process; whether all were done.
+
+    Ctrl-C ends it with what there is.
+    """
+    stop = Event()
+    free = list(places)
+    waiting = list(reversed(chunks))
+    running: dict[Future[LaneResults], tuple[Chunk, Any]] = {}
+
+    def solve(chunk: Chunk, device: Any) -> LaneResults:
+        members = family.members(np.arange(*chunk))
+        return solve_members(
+            vector_field, members, settings, device=device, on_progress=on_progress, stop=stop
+        )
+
+    with interruptible() as pressed, ThreadPoolExecutor(len(places)) as pool:
+        try:
+            while waiting or running:
+                while waiting and free and not pressed.is_set():
+                    chunk, device = waiting.pop(), free.pop()
+                    running[pool.submit(solve, chunk, device)] = (chunk, device)
+                if pressed.is_set():
+                    stop.set()
+                    waiting.clear()
+                finished, _ = wait(running, timeout=0.2, return_when=FIRST_COMPLETED)
+                for future in finished:
+                    chunk, device = running.pop(future)
+                    sink.write(chunk, future.result())
+                    free.append(device)
+        finally:  # an error in one chunk must not wait for the others to end
+            stop.set()
+        return not pressed.is_set()

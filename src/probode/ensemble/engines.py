@@ -1,0 +1,175 @@
+"""Which engine solves the members: the one place that knows them all.
+
+Two engines take the same members and give the same results: :mod:`probode.lanes`, members side by
+side in vector lanes or on a GPU, for small systems and the model's own error bars; and
+:mod:`probode.ensemble.vmapped`, the library's own loop on a batch, for all the rest.
+"""
+
+import importlib
+from collections.abc import Callable
+from dataclasses import fields
+from functools import lru_cache
+from threading import Event
+from typing import Any
+
+import jax
+import numpy as np
+
+from probode.ensemble.problem import part, usable
+from probode.ensemble.settings import Settings
+from probode.ensemble.vmapped import solve_vmapped
+from probode.lanes.records import LaneResults, Members
+from probode.status import Status
+
+ENGINES = ("auto", "lanes", "vmapped")
+
+
+def solve_members(
+    vector_field: Callable[..., Any],
+    members: Members,
+    settings: Settings,
+    *,
+    device: Any = None,
+    on_progress: Callable[[int], Any] | None = None,
+    stop: Event | None = None,
+) -> LaneResults:
+    """Solve all members on one device, with the fastest engine that can.
+
+    ``on_progress`` is told how many members have finished since it was told last. Members that
+    have not when ``stop`` is set are marked as interrupted.
+    """
+    lanes = _lanes()
+    # A worker of a cluster may have another kind of device than the one who chose the engine.
+    if settings.engine == "lanes" and usable(members).any() and _suits(members, settings, device):
+        try:
+            return _solve_lanes(lanes, vector_field, members, settings, device, on_progress, stop)
+        except lanes.Unsupported:
+            pass  # a vector field without a form on lanes
+    return solve_vmapped(
+        vector_field, members, settings, device=device, on_progress=on_progress, stop=stop
+    )[0]
+
+
+@lru_cache(maxsize=1)
+def _lanes() -> Any:
+    """The engine on vector lanes, if this build has it."""
+    module = importlib.import_module("probode.lanes")
+    return module if hasattr(module, "solve_lanes") else None
+
+
+def choose(
+    members: Members, settings: Settings, device: Any = None, count: int | None = None
+) -> str:
+    """The engine for an ensemble with members such as these.
+
+    ``count`` is their number, if the time to compile is to be considered.
+    """
+    suits = _suits(members, settings, device, count)
+    if settings.engine == "lanes" and not suits:
+        raise ValueError(
+            "engine='lanes' cannot solve this ensemble: it is for small systems, with the model's "
+            "error bars. engine='auto' takes the other one where needed."
+        )
+    return "lanes" if suits and settings.engine != "vmapped" else "vmapped"
+
+
+def _suits(
+    members: Members, settings: Settings, device: Any = None, count: int | None = None
+) -> bool:
+    """Whether lanes can solve such members, and are the faster engine."""
+    lanes = _lanes()
+    if lanes is None or settings.calibration != "model":
+        return False
+    sizes = [
+        np.size(leaf) if axis is None else np.size(leaf[0])
+        for leaf, axis in zip(jax.tree.leaves(members.args), members.axes, strict=True)
+    ]
+    return bool(
+        lanes.supports(
+            *(settings.solver, settings.control, members.d),
+            count=count,
+            only_end=members.only_end,
+            smooth=settings.smooth,
+            numbers=sum(sizes),
+            platform=None if device is None else device.platform,
+        )
+    )
+
+
+class _Stopped(Exception):
+    pass
+
+
+def _solve_lanes(
+    lanes: Any,
+    vector_field: Callable[..., Any],
+    members: Members,
+    settings: Settings,
+    device: Any,
+    on_progress: Callable[[int], Any] | None,
+    stop: Event | None,
+) -> LaneResults:
+    """The members that can be begun, on lanes; the others are marked."""
+    fits = usable(members)
+    told = 0
+
+    def tell(done: int) -> None:
+        nonlocal told
+        if stop is not None and stop.is_set():
+            raise _Stopped
+        if on_progress is not None:
+            on_progress(done - told)
+        told = done
+
+    try:
+        found = lanes.solve_lanes(
+            vector_field,
+            members if fits.all() else part(members, np.flatnonzero(fits)),
+            solver=settings.solver,
+            control=settings.control,
+            smooth=settings.smooth,
+            covariance=settings.covariance,
+            jac=settings.jac,
+            max_steps=settings.max_steps,
+            device=device,
+            on_progress=tell,
+        )
+    except _Stopped:
+        found = None
+    if found is not None and fits.all():
+        return found
+    code = np.where(fits, Status.INTERRUPTED.value, Status.START_NOT_FINITE.value)
+    return _blank(members, settings, code) if found is None else _spread(found, fits, code)
+
+
+def _blank(members: Members, settings: Settings, status: np.ndarray) -> LaneResults:
+    """Results of members of which nothing is known."""
+    count, times, d = members.count, members.times.shape[1], members.d
+    nothing = np.full((count, times, d), np.nan)
+    cov = np.full((count, times, d, d), np.nan) if settings.covariance else None
+    return LaneResults(nothing, nothing, cov, status, *np.zeros((5, count), int))
+
+
+def _spread(found: LaneResults, fits: np.ndarray, status: np.ndarray) -> LaneResults:
+    """The results of the members that fit in the places of all."""
+
+    def place(name: str) -> Any:
+        value = getattr(found, name)
+        if value is None:
+            return None
+        blank = np.nan if value.dtype.kind == "f" else 0
+        full = np.full((len(fits), *value.shape[1:]), blank, value.dtype)
+        if name == "status":
+            full[:] = status
+        full[fits] = value
+        return full
+
+    return LaneResults(*(place(field.name) for field in fields(LaneResults)))
+
+
+def places(devices: Any = None) -> list[Any]:
+    """The devices of JAX's to solve on, a chunk at a time each: by default all of this process."""
+    chosen = list(jax.local_devices() if devices is None else devices)
+    if not chosen:
+        raise ValueError("devices must name at least one device, got none.")
+    return chosen

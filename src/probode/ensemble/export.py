@@ -1,0 +1,51 @@
+"""An ensemble as an xarray Dataset."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from probode.ensemble.collected import COUNTS
+from probode.export import library, library_version
+
+if TYPE_CHECKING:
+    from xarray import Dataset
+
+    from probode.ensemble.result import Ensemble
+
+
+def attributes(ensemble: "Ensemble") -> dict[str, Any]:
+    """How the members were solved; strings and numbers, as files have them."""
+    settings = ensemble.settings
+    return {
+        "source": f"probode {library_version()}",
+        "method": settings.solver.name,
+        "diffusion": settings.solver.diffusion.name,
+        "initialization": settings.solver.initialization.name,
+        "smoothed": int(settings.smooth),
+        "calibration": settings.calibration,
+        "shape": str(ensemble.family.shape),
+    }
+
+
+def to_xarray(ensemble: "Ensemble") -> "Dataset":
+    """See :meth:`Ensemble.to_xarray`."""
+    xarray = library("xarray")
+    dims, shape = ensemble.dims, ensemble.shape
+    d = int(np.prod(ensemble.family.shape, dtype=int))
+    over = (*dims, "time", "state")
+    table = (*shape, ensemble.family.times, d)
+    variables: dict[str, Any] = {
+        "mean": (over, ensemble.mean.reshape(table), {"long_name": "posterior mean"}),
+        "std": (over, ensemble.std.reshape(table), {"long_name": "posterior standard deviation"}),
+    }
+    if ensemble.settings.covariance:
+        variables["cov"] = (*over, "state2"), ensemble.cov, {"long_name": "posterior covariance"}
+    for name in ("status", *COUNTS):
+        variables[name] = dims, getattr(ensemble, name)
+    coords: dict[str, Any] = {**ensemble.coords, "state": np.arange(d)}
+    times = ensemble.t
+    if times.ndim == 1:
+        coords["time"] = times
+    else:
+        variables["t"] = (*dims, "time"), times, {"long_name": "save points"}
+    return xarray.Dataset(variables, coords, attributes(ensemble))

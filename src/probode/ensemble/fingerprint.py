@@ -1,0 +1,70 @@
+"""What an ensemble's results depend on, in short: to tell whether a stored one is the same."""
+
+import hashlib
+from typing import Any
+
+import numpy as np
+
+from probode.ensemble.inputs import Named
+from probode.ensemble.problem import Family
+from probode.ensemble.settings import Settings
+from probode.problem import Field
+
+
+def fingerprint(field: Field, family: Family, settings: Settings) -> dict[str, str]:
+    """By name, all that a result depends on; the same in every process.
+
+    Functions count by what they compute: their traced program, and the arrays it refers to.
+    """
+    jacobian = field.jacobian_program
+    control = {k: v for k, v in vars(settings.control).items() if k not in ("rtol", "atol")}
+    return {
+        "fun": _digest(field.program.fingerprint(), *field.constants),
+        "jac": "none"
+        if jacobian is None
+        else _digest(jacobian.fingerprint(), *field.jacobian_constants),
+        "solver": repr(settings.solver),
+        "control": f"{type(settings.control).__name__}({control})",
+        "smooth": str(settings.smooth),
+        "covariance": str(settings.covariance),
+        "calibration": settings.calibration,
+        "max_steps": str(settings.max_steps),
+        "members": str(family.axes.sizes),
+        "t_span": _digest(family.t0, family.t1),
+        "y0": _digest(family.y0),
+        "args": _digest(str(family.tree), *family.leaves),
+        "save_at": _digest(family.save_at),
+        "rtol": _digest(family.rtol),
+        "atol": _digest(family.atol),
+    }
+
+
+def differences(stored: dict[str, str], now: dict[str, str]) -> list[str]:
+    """What differs, in words; values that are digests are not worth showing."""
+    found = []
+    for name, value in now.items():
+        before = stored.get(name)
+        if before != value:
+            shown = before is None or _DIGEST in (before[: len(_DIGEST)], value[: len(_DIGEST)])
+            found.append(name if shown else f"{name} (stored: {before}, now: {value})")
+    return found
+
+
+_DIGEST = "blake2b:"
+
+
+def _digest(*parts: Any) -> str:
+    content = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        if isinstance(part, Named):
+            content.update(repr((part.dims, part.values.dtype.str, part.values.shape)).encode())
+            content.update(np.ascontiguousarray(part.values).tobytes())
+        elif isinstance(part, str):
+            content.update(part.encode())
+        elif isinstance(part, bool | int | float | np.generic) or hasattr(part, "dtype"):
+            array = np.asarray(part)
+            content.update(repr((array.dtype.str, array.shape)).encode())
+            content.update(array.tobytes())
+        else:  # a parameter that is no number steers the trace, which enters as the function
+            content.update(type(part).__qualname__.encode())
+    return _DIGEST + content.hexdigest()

@@ -1,0 +1,315 @@
+"""The members of an ensemble: every input with its dimensions, taken a few members at a time."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from probode.control import PControl
+from probode.ensemble import inputs
+from probode.ensemble.inputs import MEMBER, Axes, Named, Shared, Sweep
+from probode.lanes.records import Members
+from probode.solve import snap
+
+_CHECKED_AT_ONCE = 65_536
+
+
+@dataclass(frozen=True)
+class Family:
+    """``B`` initial value problems of one vector field, as the user described them.
+
+    Nothing is multiplied out: an outer product of three sweeps keeps the three vectors.
+    """
+
+    axes: Axes
+    t0: Named
+    t1: Named
+    y0: Named
+    rtol: Named
+    atol: Named
+    save_at: Named
+    leaves: tuple[Any, ...]
+    """Of ``args``: ``Named`` where it is made of numbers, else as it came."""
+    tree: Any
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one ``y0``."""
+        return self.y0.core
+
+    @property
+    def count(self) -> int:
+        """Members in all."""
+        return self.axes.count
+
+    @property
+    def times(self) -> int:
+        """Save points of a member."""
+        return self.save_at.core[0]
+
+    def members(self, which: np.ndarray) -> Members:
+        """Some of the members, numbered in C order of the dimensions."""
+        index, count = self.axes.index(which), len(which)
+
+        def take(value: Named) -> np.ndarray:
+            return np.asarray(value.take(index, count), float)
+
+        t0, t1, given = take(self.t0), take(self.t1), self.save_at.take(index, count)
+        times: Any = np.asarray(given, float)
+        ends: Any = (t0[:, None], t1[:, None])
+        swept = tuple(0 if self._varies(leaf) else None for leaf in self.leaves)
+        return Members(
+            t0=t0,
+            t1=t1,
+            y0=take(self.y0).reshape(count, -1),
+            rtol=take(self.rtol),
+            atol=take(self.atol),
+            save_at=np.asarray(snap(times, given, *ends)),
+            args=jax.tree.unflatten(self.tree, [self._leaf(x, index, count) for x in self.leaves]),
+            axes=swept,
+            shape=self.shape,
+        )
+
+    def pick(self, which: np.ndarray) -> "Family":
+        """Some of the members as a family of its own.
+
+        A single dimension keeps its name; several become ``"member"``.
+        """
+        axes, index = self.axes, self.axes.index(which)
+        dim = axes.dims[0] if len(axes.dims) == 1 else MEMBER
+        labels = axes.coords[dim][which] if axes.dims == (dim,) and dim in axes.coords else None
+
+        def chosen(value: Named) -> Named:
+            if not value.dims:
+                return value
+            return Named(value.take(index, len(which)), (dim,), (labels,))
+
+        coords = {} if labels is None else {dim: labels}
+        return self._with(Axes({dim: len(which)}, coords), chosen)
+
+    def at(self, key: tuple[Any, ...]) -> "Family":
+        """Indexed along its dimensions by whole numbers, slices or vectors, one for each."""
+        keys = dict(zip(self.axes.dims, key, strict=True))
+
+        def chosen(value: Named) -> Named:
+            values, kept = value.values, []
+            for dim in reversed(value.dims):
+                axis = value.dims.index(dim)
+                values = np.asarray(values[(*[slice(None)] * axis, keys[dim])])
+                if not isinstance(keys[dim], int):
+                    kept.append(dim)
+            return Named(values, tuple(reversed(kept)), (None,) * len(kept))
+
+        rest = [dim for dim in self.axes.dims if not isinstance(keys[dim], int)]
+        sizes = {dim: len(np.arange(self.axes.sizes[dim])[keys[dim]]) for dim in rest}
+        coords = {dim: x[keys[dim]] for dim, x in self.axes.coords.items() if dim in rest}
+        return self._with(Axes(sizes, coords), chosen)
+
+    def _with(self, axes: Axes, chosen: Callable[[Named], Named]) -> "Family":
+        return Family(
+            axes=axes,
+            t0=chosen(self.t0),
+            t1=chosen(self.t1),
+            y0=chosen(self.y0),
+            rtol=chosen(self.rtol),
+            atol=chosen(self.atol),
+            save_at=chosen(self.save_at),
+            leaves=tuple(chosen(x) if isinstance(x, Named) else x for x in self.leaves),
+            tree=self.tree,
+        )
+
+    @staticmethod
+    def _varies(leaf: Any) -> bool:
+        return isinstance(leaf, Named) and bool(leaf.dims)
+
+    def _leaf(self, leaf: Any, index: dict[str, np.ndarray], count: int) -> Any:
+        if self._varies(leaf):
+            return leaf.take(index, count)
+        return leaf.values if isinstance(leaf, Named) else leaf
+
+
+def member(members: Members, i: int) -> tuple[Any, np.ndarray, tuple[Any, ...]]:
+    """``t_span``, ``y0`` and ``args`` of one member, as a single solve takes them."""
+    leaves, tree = jax.tree.flatten(members.args)
+
+    def own(leaf: Any, axis: int | None) -> Any:
+        if axis is not None:
+            return np.asarray(leaf[i])
+        # Of one type, varying or not: the traced program is then the same.
+        return np.asarray(leaf) if isinstance(leaf, float) else leaf
+
+    span = (members.t0[i], members.t1[i])
+    return (
+        span,
+        members.y0[i].reshape(members.shape or (-1,)),
+        jax.tree.unflatten(
+            tree, [own(leaf, axis) for leaf, axis in zip(leaves, members.axes, strict=True)]
+        ),
+    )
+
+
+def part(members: Members, which: np.ndarray) -> Members:
+    """Some of the members."""
+    leaves, tree = jax.tree.flatten(members.args)
+    own = [
+        leaf if axis is None else leaf[which]
+        for leaf, axis in zip(leaves, members.axes, strict=True)
+    ]
+    return replace(
+        members,
+        t0=members.t0[which],
+        t1=members.t1[which],
+        y0=members.y0[which],
+        rtol=members.rtol[which],
+        atol=members.atol[which],
+        save_at=members.times[which],
+        args=jax.tree.unflatten(tree, own),
+    )
+
+
+def usable(members: Members) -> np.ndarray:
+    """Which members can be begun at all: finite numbers, positive tolerances."""
+
+    def each(array: np.ndarray) -> np.ndarray:
+        return array.reshape(members.count, -1)
+
+    finite = [
+        np.isfinite(each(x)).all(axis=1)
+        for x in (members.t0, members.t1, members.y0, members.times)
+    ]
+    positive = [(each(x) > 0.0).all(axis=1) for x in (members.rtol, members.atol)]
+    return np.all([*finite, *positive], axis=0)
+
+
+def read_family(
+    t_span: Any,
+    y0: Any,
+    args: Any,
+    save_at: Any,
+    rtol: Any,
+    atol: Any,
+    control: PControl,
+    core_dims: tuple[str, ...],
+) -> Family:
+    """All inputs with their dimensions, checked against each other."""
+    core_dims = (*inputs.CORE_DIMS, *core_dims)
+    t0, t1 = _span(t_span, core_dims)
+    named = {"t_span[0]": t0, "t_span[1]": t1}
+    named["y0"] = inputs.read(y0, "y0", 1, core_dims)
+    if 0 in named["y0"].core:
+        raise ValueError(
+            f"y0 must have at least one component, got shape {named['y0'].values.shape}."
+        )
+    leaves, tree = _arguments(args)
+    read_leaves = []
+    for path, leaf in leaves:
+        if _is_data(leaf):
+            leaf = inputs.read(leaf, path, 0, core_dims)
+            named[path] = leaf
+        read_leaves.append(leaf)
+    for name, given, own in (("rtol", rtol, control.rtol), ("atol", atol, control.atol)):
+        given = Shared(own) if given is None else given
+        named[name] = _tolerance(inputs.read(given, name, 0, core_dims), name, named["y0"].core)
+    if save_at is None:
+        named["save_at"] = t1.map(lambda t: t[..., None])
+    else:
+        times = inputs.read(save_at, "save_at", 1, core_dims)
+        named["save_at"] = times if times.core else times.map(lambda t: t[..., None])
+    if len(named["save_at"].core) != 1 or 0 in named["save_at"].core:
+        shape = named["save_at"].values.shape
+        raise ValueError(
+            f"save_at must be a time, a vector of times (T,), or (B, T), got shape {shape}."
+        )
+    order = ("y0", *(path for path, leaf in leaves if _is_data(leaf)), "t_span[0]", "t_span[1]")
+    for name in ("t_span[0]", "t_span[1]", "y0", "save_at"):
+        if not named[name].dims and not np.all(np.isfinite(named[name].values)):
+            raise ValueError(f"{name} must be finite, got {named[name].values}.")
+    axes = Axes.of({name: named[name] for name in (*order, "rtol", "atol", "save_at")})
+    family = Family(
+        *(axes, t0, t1, named["y0"], named["rtol"], named["atol"], named["save_at"]),
+        tuple(read_leaves),
+        tree,
+    )
+    _check_times(family)
+    return family
+
+
+def _span(t_span: Any, core_dims: tuple[str, ...]) -> tuple[Named, Named]:
+    if isinstance(t_span, np.ndarray | jax.Array) and np.ndim(t_span) == 2:
+        t_span = tuple(np.asarray(t_span).T) if np.shape(t_span)[1] == 2 else t_span
+    if not isinstance(t_span, tuple | list | np.ndarray | jax.Array) or len(t_span) != 2:
+        raise ValueError(
+            "t_span must be a pair (t0, t1), each a number or one per member, or an array (B, 2), "
+            f"got {t_span!r}."
+        )
+    ends = [
+        inputs.read(t, f"t_span[{i}]", 0, core_dims).map(lambda t: np.asarray(t, float))
+        for i, t in enumerate(t_span)
+    ]
+    for end in ends:
+        if end.core:
+            raise ValueError(f"t_span must be a pair of numbers for each member, got {end.core}.")
+    return ends[0], ends[1]
+
+
+def _arguments(args: Any) -> tuple[list[tuple[str, Any]], Any]:
+    """Leaves of ``args`` with their names; a DataFrame is one argument per column."""
+    if inputs.is_labelled(args) and type(args).__name__ == "DataFrame":
+        args = tuple(args[column] for column in args.columns)
+    if not isinstance(args, tuple | list):
+        raise TypeError(
+            f"args must be a tuple of parameters, got {type(args).__name__}. "
+            "For a single parameter write args=(parameter,)."
+        )
+    flat, tree = jax.tree_util.tree_flatten_with_path(tuple(args))
+    return [("args" + jax.tree_util.keystr(path), leaf) for path, leaf in flat], tree
+
+
+def _is_data(leaf: Any) -> bool:
+    """Whether a leaf of ``args`` may vary: numbers are shared as they are."""
+    if isinstance(leaf, Sweep | Shared) or inputs.is_labelled(leaf):
+        return True
+    return isinstance(leaf, np.ndarray | jax.Array) and leaf.ndim > 0 and leaf.dtype.kind != "O"
+
+
+def _tolerance(value: Named, name: str, shape: tuple[int, ...]) -> Named:
+    """One number a member, or one per component of ``y0`` (flattened)."""
+    if value.core not in ((), shape):
+        raise ValueError(
+            f"{name} must be a number, one per member (B,), or {('B', *shape)} for tolerances by "
+            f"component; got {value.values.shape}. Tolerances by component that all members share: "
+            f"probode.Shared({name})."
+        )
+    if np.any(value.values <= 0) or (not value.dims and not np.all(value.values > 0)):
+        raise ValueError(f"{name} must be positive, got {value.values}.")
+    if len(value.core) <= 1:
+        return value
+    return value.map(lambda x: x.reshape(*x.shape[: len(value.dims)], -1))
+
+
+def _check_times(family: Family) -> None:
+    """Save points of every member in order and inside its interval (unless these are NaN)."""
+    varying = {*family.t0.dims, *family.t1.dims, *family.save_at.dims}
+    total = family.count if varying else 1
+    for start in range(0, total, _CHECKED_AT_ONCE):
+        which = np.arange(start, min(start + _CHECKED_AT_ONCE, total))
+        members = family.members(which)
+        low = np.minimum(members.t0, members.t1)[:, None]
+        high = np.maximum(members.t0, members.t1)[:, None]
+        direction = np.where(members.t1 < members.t0, -1.0, 1.0)[:, None]
+        known = np.isfinite(low + high)[:, 0] & np.isfinite(members.times).all(axis=1)
+        outside = ((members.times < low) | (members.times > high)).any(axis=1) & known
+        disordered = (np.diff(members.times, axis=1) * direction <= 0).any(axis=1) & known
+        for wrong, words in (
+            (outside, "lie between t0 and t1"),
+            (disordered, "be strictly monotone in the direction from t0 to t1"),
+        ):
+            if wrong.any():
+                i = int(np.argmax(wrong))
+                where = f" of member {which[i]}" if varying else ""
+                raise ValueError(
+                    f"save_at must {words}: for t_span = ({members.t0[i]:g}, {members.t1[i]:g})"
+                    f"{where} it is {members.times[i]}."
+                )

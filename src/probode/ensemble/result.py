@@ -1,0 +1,285 @@
+"""What :func:`probode.solve_ensemble` returns: the posteriors of all members."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from probode.ensemble.function import traceable
+from probode.ensemble.moments import DRAW, Moments, moments
+from probode.ensemble.problem import Family, member
+from probode.ensemble.settings import Settings
+from probode.ensemble.views import Views
+from probode.ensemble.vmapped import solve_vmapped
+from probode.posterior import Posterior
+from probode.record import unchecked
+from probode.solve import solve
+from probode.status import Status
+
+_SAMPLED_BYTES = 2**28
+
+
+@dataclass(frozen=True, eq=False)
+class Ensemble(Views):
+    """Posteriors of the members of an ensemble, at the save points.
+
+    Arrays have the members in front: ``(B, ...)`` for plain inputs, one axis for each named
+    dimension otherwise (``dims``, ``coords``). Then come the save points and the shape of ``y0``.
+    ``ensemble[i]`` is a part of it, indexed along the members as NumPy does.
+    """
+
+    fun: Callable[..., Any]
+    family: Family
+    settings: Settings
+    data: Mapping[str, Any]
+    """Variables with the members flattened in C order: in memory, or in a store."""
+    weights: np.ndarray | None = None
+    """Of the draws of uncertain inputs (along ``"draw"``), where they differ."""
+
+    __repr__ = Views.__repr__  # a dataclass would write its own
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        """Names of the dimensions that the members run along."""
+        return self.family.axes.dims
+
+    @property
+    def coords(self) -> dict[str, np.ndarray]:
+        """Labels along the dimensions, where there are any."""
+        return dict(self.family.axes.coords)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Members along each dimension."""
+        return self.family.axes.shape
+
+    @property
+    def size(self) -> int:
+        """Members in all."""
+        return self.family.count
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("a single member has no length.")
+        return self.shape[0]
+
+    @property
+    def t(self) -> np.ndarray:
+        """Save points: ``(T,)``, or ``(B, T)`` where they differ."""
+        times = self.family.save_at
+        if not times.dims:
+            return self.family.members(np.zeros(1, int)).times[0].copy()
+        every = self.family.members(np.arange(self.size)).times
+        return every.reshape(*self.shape, -1)
+
+    @property
+    def mean(self) -> np.ndarray:
+        """Posterior means ``(B, T, *shape)``; NaN at times that a member did not reach."""
+        return self._values("mean", self.family.shape)
+
+    @property
+    def std(self) -> np.ndarray:
+        """Posterior standard deviations ``(B, T, *shape)``."""
+        return self._values("std", self.family.shape)
+
+    @property
+    def cov(self) -> np.ndarray:
+        """Posterior covariances ``(B, T, d, d)`` of ``y`` flattened in C order."""
+        if "cov" not in self.data:
+            raise ValueError("covariances were not asked for: solve with covariance=True.")
+        d = int(np.prod(self.family.shape, dtype=int))
+        return self._values("cov", (d, d))
+
+    def _values(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
+        values = np.asarray(self.data[name][...])
+        return values.reshape(*self.shape, self.family.times, *shape)
+
+    def _counts(self, name: str) -> np.ndarray:
+        return np.asarray(self.data[name][...]).reshape(self.shape)
+
+    @property
+    def status(self) -> np.ndarray:
+        """How each member ended: codes of :class:`probode.Status`."""
+        return self._counts("status")
+
+    @property
+    def success(self) -> np.ndarray:
+        """Which members reached their end."""
+        return self.status == Status.SUCCESS.value
+
+    @property
+    def failed(self) -> np.ndarray:
+        """Numbers of the members that did not, counted in C order of the dimensions."""
+        return np.flatnonzero(~self.success)
+
+    @property
+    def message(self) -> str:
+        """How the members ended, in words."""
+        codes, counts = np.unique(self.status, return_counts=True)
+        if len(codes) == 1 and self.size == 1:
+            return Status(int(codes[0])).message
+        parts = [
+            f"{count} {Status(int(code)).name}: {Status(int(code)).message}"
+            for code, count in zip(codes, counts, strict=True)
+            if code != Status.SUCCESS.value
+        ]
+        reached = int(self.success.sum())
+        return "\n".join([f"{reached} of {self.size} members reached their end.", *parts])
+
+    @property
+    def steps(self) -> np.ndarray:
+        """Steps attempted by each member."""
+        return self._counts("steps")
+
+    @property
+    def accepted(self) -> np.ndarray:
+        """Steps accepted."""
+        return self._counts("accepted")
+
+    @property
+    def rejected(self) -> np.ndarray:
+        """Steps rejected."""
+        return self._counts("rejected")
+
+    @property
+    def f_evaluations(self) -> np.ndarray:
+        """Evaluations of the vector field, those of the calibration included."""
+        return self._counts("f_evaluations")
+
+    @property
+    def jacobian_evaluations(self) -> np.ndarray:
+        """Evaluations of the Jacobian, those of the calibration included."""
+        return self._counts("jacobian_evaluations")
+
+    def __getitem__(self, key: Any) -> "Ensemble":
+        """A part of the ensemble: whole numbers, slices, or one vector along the members."""
+        keys = key if isinstance(key, tuple) else (key,)
+        if len(keys) > len(self.shape):
+            raise IndexError(
+                f"an ensemble is indexed along its members, {self.dims or '(one)'}, got {key!r}."
+            )
+        full = [_index(k) for k in (*keys, *[slice(None)] * (len(self.shape) - len(keys)))]
+        numbers = np.arange(self.size).reshape(self.shape)[tuple(full)]
+        if sum(isinstance(k, np.ndarray) for k in full) > 1:
+            raise IndexError("one vector of indices at a time: index twice.")
+        data = {name: np.asarray(x[...])[np.ravel(numbers)] for name, x in self.data.items()}
+        weights = self.weights
+        if weights is not None:
+            weights = weights[full[self.dims.index(DRAW)]]
+            weights = weights if np.ndim(weights) else None
+        return replace(self, family=self.family.at(tuple(full)), data=data, weights=weights)
+
+    def _number(self, member: Any) -> int:
+        """A member's number in C order, from one or from its place along each dimension."""
+        if isinstance(member, tuple):
+            return int(np.ravel_multi_index(member, self.shape, mode="raise"))
+        number = int(member)
+        if not -self.size <= number < self.size:
+            raise IndexError(f"there are {self.size} members, got number {number}.")
+        return number % self.size
+
+    def member(self, i: Any, *, dense: bool = False) -> Posterior:
+        """One member solved alone by :func:`probode.solve`: the same solve, as a full posterior.
+
+        Parameters
+        ----------
+        i
+            Its number (in C order of the dimensions), or its place along each dimension.
+        dense
+            Keep all steps, for output at any time, instead of the save points only.
+        """
+        chosen = self.family.members(np.array([self._number(i)]))
+        span, y0, args = member(chosen, 0)
+        settings = self.settings
+        values = {
+            **vars(settings.control),
+            "rtol": _tolerance(chosen.rtol[0], y0.shape),
+            "atol": _tolerance(chosen.atol[0], y0.shape),
+        }
+        return solve(
+            *(traceable(self.fun, chosen), span, y0, args),
+            solver=settings.solver,
+            control=unchecked(type(settings.control), values),
+            smooth=settings.smooth,
+            save_at=None if dense else chosen.times[0],
+            max_steps=settings.max_steps,
+            jac=settings.jac,
+            calibration=settings.calibration,
+        )
+
+    def rerun(self, members: Any = None, **changes: Any) -> "Ensemble":
+        """Solve some members again, by default those that failed, possibly with other settings.
+
+        Parameters
+        ----------
+        members
+            Numbers of members, in C order of the dimensions.
+        **changes
+            ``solver``, ``control``, ``smooth``, ``covariance``, ``calibration``, ``max_steps``,
+            ``jac``, ``engine``; without any, the members give the same result as before.
+            Tolerances stay those of the members.
+        """
+        from probode.ensemble.solve import read_settings, run
+
+        unknown = set(changes) - set(vars(self.settings))
+        if unknown:
+            raise TypeError(
+                f"rerun takes {', '.join(vars(self.settings))}, got {', '.join(sorted(unknown))}."
+            )
+        which = self.failed if members is None else np.atleast_1d(members)
+        if len(which) == 0:
+            raise ValueError("no member has failed: say which members to run again.")
+        which = np.array([self._number(i) for i in which])
+        # With changes another engine may be needed.
+        engine = {"engine": "auto"} if changes else {}
+        settings = read_settings(**{**vars(self.settings), **engine, **changes})
+        return run(self.fun, self.family.pick(which), settings)
+
+    def sample(self, n: int = 1, *, seed: int = 0) -> np.ndarray:
+        """Joint samples over the save points, ``(B, n, T, *shape)``; this solves again.
+
+        What a sample needs (a kernel for each save point) is not kept: it would take many times
+        the memory of the result.
+        """
+        if not self.settings.smooth:
+            raise ValueError(
+                "joint samples need the smoother: this ensemble was solved with smooth=False."
+            )
+        family = self.family
+        d = int(np.prod(family.shape, dtype=int))
+        at_once = max(1, _SAMPLED_BYTES // (8 * int(n) * family.times * d))
+        drawn = []
+        for start in range(0, self.size, at_once):
+            which = np.arange(start, min(start + at_once, self.size))
+            members = family.members(which)
+            field = traceable(self.fun, members)
+            _, paths = solve_vmapped(
+                field, members, self.settings, samples=int(n), seed=seed, numbers=which
+            )
+            assert paths is not None
+            drawn.append(paths)
+        return np.concatenate(drawn).reshape(*self.shape, int(n), family.times, *family.shape)
+
+    def moments(self, over: str | tuple[str, ...] | None = None) -> Moments:
+        """Mean and variance over uncertain inputs, and where the variance comes from.
+
+        The members along ``over`` are taken as draws of uncertain inputs (by default along
+        ``"draw"``, where :class:`probode.Normal` and other distributions put theirs, else along
+        all dimensions). The law of total variance, per time and component::
+
+            Var y = Var_inputs(E[y | inputs]) + E_inputs(Var[y | inputs])
+
+        Members that failed are left out, which the result says.
+        """
+        return moments(self, over)
+
+
+def _index(key: Any) -> Any:
+    if isinstance(key, int | np.integer):
+        return int(key)
+    return key if isinstance(key, slice) else np.asarray(key)
+
+
+def _tolerance(value: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    return value.reshape(shape) if value.ndim else value

@@ -1,0 +1,23 @@
+"""How the members of an ensemble are solved: all that they have in common."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from probode.control import PControl
+from probode.solvers import Solver
+
+
+@dataclass(frozen=True, eq=False)
+class Settings:
+    """What :func:`probode.solve_ensemble` was told, besides the members."""
+
+    solver: Solver
+    control: PControl
+    """Its tolerances are replaced by those of the members."""
+    smooth: bool
+    covariance: bool
+    calibration: str
+    max_steps: int
+    jac: Any
+    engine: str = "auto"
+    """Which engine solves the members; ``"auto"``: not decided yet."""

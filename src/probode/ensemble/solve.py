@@ -1,0 +1,218 @@
+"""``solve_ensemble``: many initial value problems of one vector field in one call."""
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from probode.calibration.schemes import MODES
+from probode.control import PControl, PIControl
+from probode.ensemble.chunks import chunk_size, chunks_of, run_here
+from probode.ensemble.cluster import check_client, run_on_cluster, threads_of
+from probode.ensemble.collected import Collected
+from probode.ensemble.engines import ENGINES, choose, places
+from probode.ensemble.fingerprint import fingerprint
+from probode.ensemble.function import bind_member, traceable
+from probode.ensemble.problem import Family, read_family, usable
+from probode.ensemble.progress import members_bar
+from probode.ensemble.result import Ensemble
+from probode.ensemble.settings import Settings
+from probode.ensemble.store import Store, check_writable, open_store
+from probode.ensemble.uncertain import draw_inputs
+from probode.errors import check_choice
+from probode.solve import check_limits
+from probode.solvers import EK1, Solver
+
+DEFAULT_MEMORY = 2**30
+MAX_STEPS = 100_000
+
+
+def solve_ensemble(
+    fun: Callable[..., Any],
+    t_span: Any,
+    y0: Any,
+    args: Any = (),
+    *,
+    save_at: Any = None,
+    solver: Solver = EK1(),
+    control: PControl = PIControl(),
+    rtol: Any = None,
+    atol: Any = None,
+    smooth: bool = True,
+    covariance: bool = False,
+    calibration: str = "model",
+    max_steps: int = MAX_STEPS,
+    jac: Any = None,
+    engine: str = "auto",
+    core_dims: tuple[str, ...] = (),
+    draws: int = 256,
+    cubature: int | None = None,
+    seed: int = 0,
+    memory: int = DEFAULT_MEMORY,
+    store: str | os.PathLike[str] | None = None,
+    resume: bool = True,
+    client: Any = None,
+    devices: Any = None,
+    progress: bool | str = False,
+) -> Ensemble:
+    """Solve ``y' = f(t, y)`` for many initial values, parameters, intervals or tolerances.
+
+    What varies has one axis more, in front, than :func:`probode.solve` takes; see ``y0``, ``args``
+    and the others. ``probode.Sweep(values, dim)`` gives such an axis a name: inputs along the same
+    dimension go together, different dimensions make all combinations. ``probode.Shared(array)`` is
+    the same for all members. xarray's arrays vary along their dimensions (except ``"state"``,
+    ``"time"`` and ``core_dims``), pandas's Series and DataFrames along their index. The result
+    keeps names and labels.
+
+    Parameters
+    ----------
+    fun
+        ``f(t, y, *args)`` for a single member, with JAX or NumPy inside.
+    t_span
+        ``(t0, t1)``, each a number or ``(B,)``; or an array ``(B, 2)``.
+    y0
+        ``(B, d)``, or ``(d,)`` for all members.
+    args
+        Parameters of ``fun``: in trees of any form, arrays ``(B, ...)`` vary, numbers are shared. A
+        DataFrame is one parameter per column.
+    save_at
+        Times at which to keep the solution: a number, ``(T,)``, or ``(B, T)``; by default the end.
+    solver, control, smooth, jac
+        As in :func:`probode.solve`.
+    rtol, atol
+        Tolerances, ``(B,)`` or ``(B, d)`` where they vary; by default those of ``control``.
+    covariance
+        Whether to keep the covariances ``(B, T, d, d)``.
+    calibration
+        ``"model"``, or ``"defect"`` and ``"defect-fast"``: standard deviations of the size of the
+        global error.
+    max_steps
+        Bound for the attempted steps of a member: one that needs more is marked as failed.
+    engine
+        ``"lanes"`` (small systems, the model's error bars), ``"vmapped"`` (everything), or
+        ``"auto"``: the faster one that can. Results agree up to rounding.
+    core_dims
+        Further dimensions of xarray's arrays that belong to one member.
+    draws, cubature, seed
+        For uncertain inputs (``y0`` or parameters that are :class:`probode.Normal` or frozen
+        distributions of SciPy's, which vary along ``"draw"``): the number of random draws and
+        their seed, or the degree of a cubature, 3 or 5 (``2n`` or ``2n² + 1`` draws for ``n``
+        uncertain numbers). See :meth:`Ensemble.moments`.
+    memory
+        Bytes that the members at work may take, with their results.
+    store
+        A folder for the results (Zarr, which xarray opens), written chunk by chunk: an ensemble of
+        any size takes no more than ``memory``.
+    resume
+        Whether to go on with a ``store`` that exists and was begun with the same settings: what is
+        written already is not computed again. Nothing is ever overwritten.
+    client
+        A ``distributed.Client``: the members are solved by the workers of its cluster, which write
+        to the ``store`` themselves (it must be a folder that they all see).
+    devices
+        JAX devices to use; by default all of this process.
+    progress
+        Whether to show members done and time left: ``True`` on a terminal, ``"always"``.
+
+    Returns
+    -------
+    Ensemble
+        Always, also when members failed: see ``status``, ``failed`` and ``message``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import probode
+    >>> rates = np.array([0.5, 1.0, 2.0])
+    >>> decay = probode.solve_ensemble(lambda t, y, r: -r * y, (0, 1), [1.0], (rates,))
+    >>> decay.mean.shape, bool(np.allclose(decay.mean[:, 0, 0], np.exp(-rates), rtol=1e-5))
+    ((3, 1, 1), True)
+    """
+    settings = read_settings(
+        solver, control, smooth, covariance, calibration, max_steps, jac, engine
+    )
+    y0, args, weights = draw_inputs(y0, args, draws, cubature, seed)
+    family = read_family(t_span, y0, args, save_at, rtol, atol, control, core_dims)
+    solved = run(
+        *(fun, family, settings),
+        memory=memory,
+        store=store,
+        resume=resume,
+        client=client,
+        devices=devices,
+        progress=progress,
+    )
+    return replace(solved, weights=weights)
+
+
+def read_settings(
+    solver: Any,
+    control: Any,
+    smooth: bool,
+    covariance: bool,
+    calibration: str,
+    max_steps: Any,
+    jac: Any,
+    engine: str,
+) -> Settings:
+    """What all members have in common, checked."""
+    if not isinstance(solver, Solver):
+        raise TypeError(f"solver must be EK0(...), EK1(...) or DiagonalEK1(...), got {solver!r}.")
+    if not isinstance(control, PControl):
+        raise TypeError(
+            f"control must be PIControl(rtol, atol) or PControl(rtol, atol), got {control!r}."
+        )
+    check_choice("calibration", calibration, ("model", *MODES))
+    check_choice("engine", engine, ENGINES)
+    limit = check_limits(max_steps, None, None)
+    if limit is None:
+        raise ValueError("max_steps must be a positive integer, got None.")
+    return Settings(
+        solver, control, bool(smooth), bool(covariance), calibration, limit, jac, engine
+    )
+
+
+def run(
+    fun: Callable[..., Any],
+    family: Family,
+    settings: Settings,
+    *,
+    memory: int = DEFAULT_MEMORY,
+    store: str | os.PathLike[str] | None = None,
+    resume: bool = True,
+    client: Any = None,
+    devices: Any = None,
+    progress: bool | str = False,
+) -> Ensemble:
+    """Solve a family of problems."""
+    if not memory > 0:
+        raise ValueError(f"memory must be a positive number of bytes, got {memory!r}.")
+    if client is not None:
+        check_client(client)
+    if store is not None:
+        check_writable(store)
+    some = family.members(np.arange(min(family.count, 1024)))
+    vector_field = traceable(fun, some)
+    field = bind_member(vector_field, some, settings, int(np.argmax(usable(some))))
+    where = places(devices)
+    # Decided once: for all chunks, for the workers of a cluster, for members that are run again.
+    settings = replace(settings, engine=choose(some, settings, where[0], family.count))
+    threads = len(where) if client is None else threads_of(client)
+    size = chunk_size(family, settings, memory, threads)
+    sink: Collected | Store
+    if store is None:
+        sink = Collected(family, settings)
+        chunks = list(chunks_of(family.count, size))
+    else:
+        marks = fingerprint(field, family, settings)
+        sink = open_store(store, resume, family, settings, marks, size)
+        chunks = sink.missing()
+    done = family.count - sum(stop - start for start, stop in chunks)
+    with members_bar(progress, family.count, done) as update:
+        if client is None:
+            run_here(vector_field, family, settings, chunks, where, sink, update)
+        else:
+            run_on_cluster(client, fun, family, settings, chunks, sink, update)
+    return Ensemble(fun, family, settings, sink)

@@ -1,0 +1,259 @@
+"""The reference engine: the library's own saving loop on a batch of members at a time.
+
+A batch has ``W`` lanes, each with a member. All lanes attempt a step at once, until enough of them
+have finished; those are harvested and their places filled with members that wait (compact and
+refill). So a batch costs the mean number of steps of its members, not the largest.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from threading import Event, Lock
+from typing import Any
+
+import jax
+import numpy as np
+
+from probode.calibration.schemes import scheme_for
+from probode.control import PControl
+from probode.engine import one_blas_thread
+from probode.ensemble import batch
+from probode.ensemble.batch import Plan, Start, vacant_lanes
+from probode.ensemble.function import bind_member
+from probode.ensemble.problem import member, usable
+from probode.ensemble.settings import Settings
+from probode.lanes.records import LaneResults, Members
+from probode.precision import double_precision
+from probode.problem import Field
+from probode.status import Status
+
+_LANES = {"cpu": 64}
+_LANES_ELSEWHERE = 4096
+_REFILLED = 4
+"""A batch stops for refilling when this part of its lanes has finished."""
+_ROUND = 256
+"""Attempted steps after which Python gets its turn."""
+_LANE_BYTES = 2**28
+"""Memory that the lanes may take."""
+
+
+_CPU = Lock()
+"""One execution at a time on the CPU: two of them may wait for each other's threads in batches of
+LAPACK, for ever."""
+
+
+def solve_vmapped(
+    vector_field: Callable[..., Any],
+    members: Members,
+    settings: Settings,
+    *,
+    device: Any = None,
+    on_progress: Callable[[int], Any] | None = None,
+    stop: Event | None = None,
+    samples: int = 0,
+    seed: int = 0,
+    numbers: np.ndarray | None = None,
+    lanes: int | None = None,
+) -> tuple[LaneResults, np.ndarray | None]:
+    """Solve all members on one device; return results and joint samples ``(B, n, T, d)``.
+
+    ``on_progress`` is told how many members have finished since it was told last. Members that
+    have not when ``stop`` is set are marked as interrupted. Samples depend on ``seed`` and on the
+    ``numbers`` of the members. ``lanes`` is the size of a batch, a power of two.
+    """
+    # BLAS threads: of use for no matrix met here.
+    with double_precision(), one_blas_thread(), jax.default_device(device):
+        fits = usable(members)
+        platform = (device or jax.devices()[0]).platform
+        plan, field = _plan(vector_field, members, settings, int(np.argmax(fits)), samples)
+        if lanes is None:
+            lanes = _lanes(plan, platform, members.times.shape[1])
+        queue = _starts(members, field, plan.swept, seed, numbers)
+        driver = Driver(
+            plan,
+            field,
+            settings.control.flat(plan.shape),
+            settings.max_steps,
+            queue,
+            list(np.flatnonzero(fits)[::-1]),
+            lanes,
+            on_progress,
+            _CPU if platform == "cpu" else nullcontext(),
+        )
+        found = list(driver.run(stop)) if fits.any() else []
+    return _gather(members, settings, plan, fits, found)
+
+
+def _plan(
+    vector_field: Callable[..., Any], members: Members, settings: Settings, i: int, samples: int
+) -> tuple[Plan, Field]:
+    """The compiled part, and the vector field with the parameters of member ``i``."""
+    solver = settings.solver
+    _, y0, args = member(members, i)
+    field = bind_member(vector_field, members, settings, i)
+    method = solver.method(field.d)
+    scheme = None
+    if settings.calibration != "model":
+        scheme = scheme_for(method, False, settings.calibration)
+    plan = Plan(
+        *(solver, method, y0.shape, _swept(members, field, args)),
+        *(settings.smooth or samples > 0, settings.covariance, settings.calibration),
+        *(scheme, samples),
+    )
+    return plan, field
+
+
+def _swept(members: Members, field: Field, args: tuple[Any, ...]) -> tuple[int, ...]:
+    """Parameters that each member has for itself: those that vary, and numbers.
+
+    So the program does not depend on which of the numbers vary.
+    """
+    axes = [members.axes[k] for k in field.data_leaves(args)]
+    return tuple(
+        k for k, axis in enumerate(axes) if axis is not None or np.ndim(field.args[k]) == 0
+    )
+
+
+def _lanes(plan: Plan, platform: str, times: int) -> int:
+    """Lanes of a batch: as many as suit the device, if there is memory for them.
+
+    The number of members plays no part: one program for all ensembles, and the same member gives
+    the same result in each of them.
+    """
+    structure = plan.method.structure
+    state = 8 * (structure.n * structure.d + int(np.prod(structure.factor_shape)))
+    # A saved state and its kernel at each save point, and what one step works on.
+    one = state * (3 * times + 16)
+    lanes = _LANES.get(platform, _LANES_ELSEWHERE)
+    while lanes > 1 and lanes * one > _LANE_BYTES:
+        lanes //= 2
+    return lanes
+
+
+def _starts(
+    members: Members, field: Field, swept: tuple[int, ...], seed: int, numbers: Any
+) -> Start:
+    """All members as a queue, NumPy arrays."""
+    numbers = np.arange(members.count) if numbers is None else numbers
+    leaves = jax.tree.leaves(members.args)
+    _, _, args = member(members, 0)
+    data = [leaves[k] for k in field.data_leaves(args)]
+    own: list[Any] = [
+        data[k] if np.ndim(data[k]) else np.full(members.count, data[k]) for k in swept
+    ]
+    seeds: Any = np.stack([np.full(members.count, seed), numbers], axis=1).astype(np.uint32)
+    real: Any = np.ones(members.count, bool)
+    given: Any = members
+    return Start(
+        t0=given.t0,
+        t1=given.t1,
+        y0=given.y0,
+        rtol=given.rtol,
+        atol=given.atol,
+        save_at=given.times,
+        own=own,
+        seed=seeds,
+        real=real,
+    )
+
+
+@dataclass
+class Driver:
+    """A batch, and the members that wait for a place in it."""
+
+    plan: Plan
+    field: Field
+    control: PControl
+    max_steps: int
+    queue: Start
+    """All members."""
+    waiting: list[int]
+    """Numbers of those that have not been begun, the next one last."""
+    width: int
+    on_progress: Callable[[int], Any] | None
+    turn: AbstractContextManager[Any]
+    """What is held while the device computes."""
+
+    def run(self, stop: Event | None) -> Iterator[tuple[np.ndarray, Any]]:
+        """Solve all; give the numbers and outcomes of members as they finish."""
+        one = jax.tree.map(lambda x: x[0], self.queue)
+        self.lanes = vacant_lanes(self.plan, self.field, self.control, one, self.width)
+        self.inside = np.full(self.width, -1)  # which member is in which lane
+        going = np.zeros(self.width, bool)
+        while self.waiting or (self.inside >= 0).any():
+            if stop is not None and stop.is_set():
+                return
+            yield from self._refill(going)
+            going = self._advance()
+
+    @property
+    def places(self) -> int:
+        """Lanes that are exchanged at once."""
+        return max(1, self.width // _REFILLED)
+
+    def _refill(self, going: np.ndarray) -> Iterator[tuple[np.ndarray, Any]]:
+        """Harvest lanes that have finished, and put members that wait into their places."""
+        free = np.flatnonzero(~going)
+        if not self.waiting:
+            free = free[self.inside[free] >= 0]
+        for first in range(0, len(free), self.places):
+            slots = free[first : first + self.places]
+            arriving = [self.waiting.pop() for _ in slots[: len(self.waiting)]]
+            missing = self.places - len(arriving)
+            rows = [*arriving, *[0] * missing]
+            starts = jax.tree.map(lambda x, rows=rows: x[rows], self.queue)
+            real: Any = np.arange(self.places) < len(arriving)
+            starts = replace(starts, real=real)
+            padded = np.concatenate([slots, np.full(self.places - len(slots), self.width)])
+            with self.turn:
+                outcome, self.lanes = jax.block_until_ready(
+                    batch.exchange_lanes(
+                        self.plan, self.field, self.control, self.lanes, padded, starts
+                    )
+                )
+            leaving = self.inside[slots]
+            done = np.flatnonzero(leaving >= 0)
+            self.inside[slots] = [*arriving, *[-1] * (len(slots) - len(arriving))]
+            if len(done):
+                yield leaving[done], jax.tree.map(lambda x, i=done: np.asarray(x)[i], outcome)
+                if self.on_progress is not None:
+                    self.on_progress(len(done))
+
+    def _advance(self) -> np.ndarray:
+        """Step until enough lanes are at rest; return which are not."""
+        busy = int((self.inside >= 0).sum())
+        wanted = self.width - busy + (self.places if self.waiting else busy)
+        # What is handed out is no part of the steps: these are compiled once.
+        steps = replace(self.plan, covariance=False, samples=0)
+        with self.turn:
+            self.lanes, going = jax.block_until_ready(
+                batch.advance_lanes(
+                    *(steps, self.field, self.control, self.lanes),
+                    *(self.max_steps, _ROUND, min(wanted, self.width)),
+                )
+            )
+        return np.asarray(going)
+
+
+def _gather(
+    members: Members,
+    settings: Settings,
+    plan: Plan,
+    fits: np.ndarray,
+    found: list[tuple[np.ndarray, Any]],
+) -> tuple[LaneResults, np.ndarray | None]:
+    """Outcomes in the order of the members; NaN for those that have none."""
+    count, times, d = members.count, members.times.shape[1], members.d
+    status = np.where(fits, Status.INTERRUPTED.value, Status.START_NOT_FINITE.value)
+    counts = np.zeros((5, count), int)
+    mean, std = (np.full((count, times, d), np.nan) for _ in range(2))
+    cov = np.full((count, times, d, d), np.nan) if settings.covariance else None
+    samples = np.full((count, plan.samples, times, d), np.nan) if plan.samples else None
+    for which, outcome in found:
+        mean[which], std[which] = outcome["mean"], outcome["std"]
+        status[which], counts[:, which] = outcome["status"], outcome["counts"].T
+        if cov is not None:
+            cov[which] = outcome["cov"]
+        if samples is not None:
+            samples[which] = outcome["samples"]
+    return LaneResults(mean, std, cov, status, *counts), samples

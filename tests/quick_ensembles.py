@@ -1,0 +1,22 @@
+"""The reference engine for ensembles, with programs that are compiled in a part of the time."""
+
+from contextlib import contextmanager
+
+import jax
+import pytest
+
+from probode.ensemble import batch, engines
+
+_OPTIONS = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+
+
+@contextmanager
+def quick_reference_engine():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engines, "_lanes", lambda: None)
+        for name in ("advance_lanes", "exchange_lanes"):
+            function = getattr(batch, name).__wrapped__
+            patch.setattr(
+                batch, name, jax.jit(function, static_argnums=0, compiler_options=_OPTIONS)
+            )
+        yield
