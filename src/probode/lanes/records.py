@@ -1,0 +1,68 @@
+"""What goes into an engine for ensembles, and what comes out."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+
+@dataclass(frozen=True)
+class Members:
+    """The members of an ensemble: ``B`` initial value problems of one vector field.
+
+    ``args`` are the parameters of the vector field (a tuple of trees of numbers and arrays).
+    ``axes`` has an entry for each leaf of ``args``, in their order: 0 where the leaf has a leading
+    axis over the members, ``None`` where all members share it. Tolerances are ``(B,)`` or
+    ``(B, d)``; ``save_at`` is ``(B, T)``, or ``(T,)`` for all members, in the order of integration.
+    ``y0`` is flat; ``shape`` is the one that the vector field expects, by default ``(d,)``.
+    """
+
+    t0: Float[np.ndarray, " B"]
+    t1: Float[np.ndarray, " B"]
+    y0: Float[np.ndarray, "B d"]
+    rtol: np.ndarray
+    atol: np.ndarray
+    save_at: np.ndarray
+    args: tuple[Any, ...] = ()
+    axes: tuple[int | None, ...] = ()
+    shape: tuple[int, ...] | None = None
+
+    @property
+    def count(self) -> int:
+        """How many members there are."""
+        return int(self.y0.shape[0])
+
+    @property
+    def d(self) -> int:
+        """Dimension of the state."""
+        return int(self.y0.shape[1])
+
+    @property
+    def times(self) -> np.ndarray:
+        """``save_at`` of every member, ``(B, T)``."""
+        return np.broadcast_to(self.save_at, (self.count, self.save_at.shape[-1]))
+
+    @property
+    def only_end(self) -> bool:
+        """Whether the final time is the only one wanted."""
+        return self.save_at.shape[-1] == 1 and bool(np.all(self.times[:, 0] == self.t1))
+
+
+@dataclass(frozen=True)
+class LaneResults:
+    """What an engine returns: means and standard deviations at the save points, and counts.
+
+    Save points that a member did not reach are NaN; ``status`` says why
+    (:class:`probode.Status`).
+    """
+
+    mean: Float[np.ndarray, "B T d"]
+    std: Float[np.ndarray, "B T d"]
+    cov: Float[np.ndarray, "B T d d"] | None
+    status: Int[np.ndarray, " B"]
+    steps: Int[np.ndarray, " B"]
+    accepted: Int[np.ndarray, " B"]
+    rejected: Int[np.ndarray, " B"]
+    f_evaluations: Int[np.ndarray, " B"]
+    jacobian_evaluations: Int[np.ndarray, " B"]
