@@ -7,6 +7,7 @@ lanes; the update and the verdict, which cost most, are written out.
 from dataclasses import dataclass, replace
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
@@ -69,8 +70,13 @@ def running(lane: Lane) -> Entry:
     return e.equal(lane.status[()], float(Status.RUNNING.value))
 
 
-def advance(method: Method, member: Member, lane: Lane, active: Entry) -> Stepped:
-    """Attempt one step on the ``active`` lanes; the others stay as they are."""
+def advance(
+    method: Method, member: Member, lane: Lane, active: Entry, limit: Entry
+) -> Stepped:
+    """Attempt one step on the ``active`` lanes; the others stay as they are.
+
+    A lane that is still running after ``limit`` attempts has reached its maximal number of steps.
+    """
     t, t1, step = lane.t[()], member.t1[()], lane.step[()]
     # As Control.next_time.
     near = e.greater(
@@ -129,6 +135,10 @@ def advance(method: Method, member: Member, lane: Lane, active: Entry) -> Steppe
         ),
         e.choose(reached, float(Status.SUCCESS.value), float(Status.RUNNING.value)),
     )
+    attempted = e.add(lane.attempted[()], e.choose(active, 1.0, 0.0))
+    ongoing = float(Status.RUNNING.value)
+    spent = _both(e.equal(status, ongoing), lax.ge(attempted, jnp.broadcast_to(limit, h.shape)))
+    status = e.choose(spent, float(Status.MAX_STEPS.value), status)
     one = e.choose(accepted, 1.0, 0.0)
     after = replace(
         lane,
@@ -139,7 +149,7 @@ def advance(method: Method, member: Member, lane: Lane, active: Entry) -> Steppe
         step=scalar(e.choose(active, verdict.step, step)),
         log_error=scalar(e.choose(accepted, verdict.log_error, lane.log_error[()])),
         rejected=scalar(e.choose(active, e.sub(1.0, one), lane.rejected[()])),
-        attempted=scalar(e.add(lane.attempted[()], e.choose(active, 1.0, 0.0))),
+        attempted=scalar(attempted),
         accepted=scalar(e.add(lane.accepted[()], one)),
         status=scalar(e.choose(active, status, lane.status[()])),
         squares=squares,
