@@ -125,13 +125,13 @@ def run_saving(
             saving,
         )
 
-    saving = _catch_up(method, while_loop(proceed, body, saving, bound))
+    saving = catch_up(method, while_loop(proceed, body, saving, bound))
     kernels = _store_kernel(saving, saving.kernel)
     return replace(saving, kernels=kernels)
 
 
 def _step(method: Method, field: Field, control: Control, saving: Saving, t1: Array) -> Saving:
-    saving = _catch_up(method, saving)
+    saving = catch_up(method, saving)
     solve, accepted = advance(method, field, control, saving.solve, t1)
     tracker = _track(method, field, saving, solve, accepted)
     return replace(saving, solve=solve, tracker=tracker)
@@ -177,7 +177,7 @@ def _kernel_to(method: Method, saving: Saving, t: Array) -> Kernel | None:
     return jax.lax.cond(needed, extend, lambda: so_far)
 
 
-def _catch_up(method: Method, saving: Saving) -> Saving:
+def catch_up(method: Method, saving: Saving) -> Saving:
     """Bring the running kernel up to the latest node."""
     state = saving.solve.state
     kernel = _kernel_to(method, saving, state.t)
@@ -191,16 +191,21 @@ def _store_kernel(saving: Saving, kernel: Kernel | None) -> Kernel | None:
     return _write(saving.kernels, jnp.maximum(saving.count - 1, 0), kernel)
 
 
+def pass_point(method: Method, saving: Saving, t: Array) -> tuple[State, Kernel | None]:
+    """The state at a time inside the last step (or its end), and the running kernel up to there."""
+    h, scale = _transition(method, saving, t)
+    inside = extrapolate(method, saving.point, h, scale)
+    at_node = t == saving.solve.state.t
+    inside = jax.tree.map(lambda a, b: jnp.where(at_node, a, b), saving.solve.state, inside)
+    return inside, _kernel_to(method, saving, t)
+
+
 def _save(method: Method, saving: Saving, save_at: Array) -> Saving:
     """Record the save point that the last step passed; the running kernel starts anew there."""
     solve, t = saving.solve, save_at[saving.count]
-    h, scale = _transition(method, saving, t)
-    inside = extrapolate(method, saving.point, h, scale)
-    at_node = t == solve.state.t
-    inside = jax.tree.map(lambda a, b: jnp.where(at_node, a, b), solve.state, inside)
-
+    inside, reaching = pass_point(method, saving, t)
     row = Rows(t, inside.h, solve.scale, inside.mean, inside.factor)
-    kernels = _store_kernel(saving, _kernel_to(method, saving, t))
+    kernels = _store_kernel(saving, reaching)
     kernel = None if saving.kernel is None else identity_kernel(method, inside)
     tracker = None if saving.tracker is None else saving.tracker.save(saving.count, t)
     return Saving(

@@ -68,13 +68,13 @@ def solve_chunk(
     given: Given,
     initialization: Any,
     wanted: tuple[str, ...],
+    limit: Array,
+    count: Array,
     leaves: Sequence[Array],
     t0: Float[Array, " C"],
     t1: Float[Array, " C"],
     y0: Float[Array, "C d"],
     common: Float[Array, " common"],
-    limit: Array,
-    count: Array,
 ) -> Float[Array, "C out"]:
     """Solve the first ``count`` members of a chunk to their end.
 

@@ -82,22 +82,20 @@ def run_kernel(
 
 
 def solve_all(
-    layout: Layout,
-    given: Given,
-    initialization: Any,
-    wanted: tuple[str, ...],
+    task: Any,
+    limit: Array,
     leaves: Sequence[Array],
     t0: Float[Array, " C"],
     t1: Float[Array, " C"],
     y0: Float[Array, "C d"],
     common: Float[Array, " common"],
-    limit: Array,
     *,
     lanes: int = LANES,
     interpret: bool = False,
 ) -> Float[Array, "C out"]:
     """Start all members and solve them, a row of the result for each."""
-    states, own = layout.begin(initialization, given, leaves, t0, t1, y0)
+    layout, given = task.layout, task.given
+    states, own = layout.begin(task.initialization, given, leaves, t0, t1, y0)
     limit = jnp.asarray(limit, float)
     options: dict[str, Any] = {"lanes": lanes, "interpret": interpret}
-    return run_kernel(layout, given, wanted, states, own, common, limit, **options).T
+    return run_kernel(layout, given, task.wanted, states, own, common, limit, **options).T

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 
 from probode.control import PControl
 from probode.initial import Initialization
-from probode.lanes.entries import Lanes
+from probode.lanes.entries import Lanes, scalar
 from probode.lanes.step import Lane, Member
 from probode.lanes.update import Cut
 from probode.loop import begin
@@ -170,7 +170,7 @@ class Layout:
                 for leaf, (_, _, shared) in zip(leaves, given.leaves, strict=True)
                 if not shared
             ]
-            ends = jnp.stack([t1, solve.reference])
+            ends = jnp.stack([t0, t1, solve.reference])
             return jnp.concatenate(state), jnp.concatenate([ends, *own])
 
         axes = (given.axes, 0, 0, 0)
@@ -178,7 +178,6 @@ class Layout:
 
     def member(self, given: Given, own: Sequence[Any], common: Sequence[Any]) -> Member:
         """What is given of the members, on lanes."""
-        field, control = given.unpack(own[2:], common, own[0])
-        fixed = self.method.diffusion.fixed
-        reference = Lanes((), [own[1] if fixed else 1.0])
-        return Member(Lanes((), [own[0]]), field, control, reference)
+        field, control = given.unpack(own[3:], common, own[0])
+        reference = own[2] if self.method.diffusion.fixed else 1.0
+        return Member(scalar(own[0]), scalar(own[1]), field, control, scalar(reference))

@@ -29,6 +29,7 @@ TINY = float(np.finfo(float).tiny)
 class Member:
     """What is given of a member: all that does not change while it is solved. Lanes."""
 
+    t0: Any
     t1: Any
     field: Field
     control: PControl
