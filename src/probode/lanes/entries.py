@@ -6,6 +6,7 @@ computed: known zeros of a factor or a Jacobian cost nothing.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from math import inf, prod, sqrt
 from typing import Any
@@ -98,15 +99,12 @@ def mul(a: Entry, b: Entry) -> Entry:
 
 def div(a: Entry, b: Entry) -> Entry:
     """``a / b``."""
-    if zero(a) and not zero(b):
+    if constant(a) and constant(b):
+        return a / b
+    if zero(a):
         return 0.0
-    if constant(b):
-        return a / b if constant(a) else lax.mul(a, 1.0 / b) if _power_of_two(b) else lax.div(a, b)
-    return lax.div(a, b)
-
-
-def _power_of_two(x: Any) -> bool:
-    return isinstance(x, float) and x != 0.0 and abs(x) != inf and x.hex().split("p")[0][-4:] == "0000"
+    like = b if constant(a) else a
+    return lax.div(full(a, like, b), full(b, like, a))
 
 
 def dot(xs: Iterable[Entry], ys: Iterable[Entry]) -> Entry:
@@ -176,6 +174,14 @@ def reciprocal(x: Entry, safe: bool = False) -> Entry:
     return choose(none, 0.0, lax.div(lax.full_like(x, 1.0), choose(none, 1.0, x)))
 
 
+multiplies = ContextVar("multiplies", default=False)
+"""Whether a reflection divides once and multiplies, instead of dividing for each column.
+
+A GPU is faster so. XLA on the CPU repeats products and sums wherever they are used rather than store
+them, over and over along a decomposition; a quotient it stores.
+"""
+
+
 def reflect(
     matrix: list[list[Entry]], pivot: int, below: Sequence[int], column: int, columns: Sequence[int]
 ) -> None:
@@ -195,12 +201,15 @@ def reflect(
     norm = root(total(square(matrix[i][column]) for i in [pivot, *rows]))
     alpha = choose(greater(first, 0.0), neg(norm), norm)
     v = [sub(first, alpha), *(matrix[i][column] for i in rows)]
-    beta = reciprocal(mul(alpha, v[0]), safe=True)
+    size = mul(alpha, v[0])
+    size = choose(equal(size, 0.0), inf, size)
+    inverse = reciprocal(size) if multiplies.get() else None
     rows = [pivot, *rows]
     for c in columns:
-        weight = mul(beta, dot(v, (matrix[i][c] for i in rows)))
+        weight = dot(v, (matrix[i][c] for i in rows))
         if zero(weight):
             continue
+        weight = div(weight, size) if inverse is None else mul(weight, inverse)
         for x, i in zip(v, rows, strict=True):
             matrix[i][c] = add(matrix[i][c], mul(weight, x))
     matrix[pivot][column] = alpha
@@ -243,11 +252,10 @@ def solve_triangular(
     order = range(len(matrix))
     solution: dict[int, list[Entry]] = {}
     for i in reversed(order) if upper else order:
-        inverse = reciprocal(matrix[i][i])
         known = sorted(solution)
         weights = [matrix[i][j] for j in known]
         solution[i] = [
-            mul(sub(b, dot(weights, (solution[j][p] for j in known))), inverse)
+            div(sub(b, dot(weights, (solution[j][p] for j in known))), matrix[i][i])
             for p, b in enumerate(rhs[i])
         ]
     return [solution[i] for i in order]

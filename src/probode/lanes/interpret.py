@@ -196,7 +196,7 @@ def _elementwise(equation: Any, operands: list[Value]) -> Lanes:
 def _divide(a: Entry, b: Entry, inverses: dict[int, Entry], size: int) -> Entry:
     """``a / b``; where a whole array is divided by one number, by its reciprocal."""
     if e.constant(b) or e.zero(a) or size == 1:
-        return e.div(a, b) if not e.zero(b) else lax.div(a, e.full(b, a, a))
+        return lax.div(a, e.full(b, a, a)) if e.zero(b) else e.div(a, b)
     if id(b) not in inverses:
         inverses[id(b)] = e.reciprocal(b)
     return e.mul(a, inverses[id(b)])

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float
 
+from probode.lanes.entries import multiplies
 from probode.lanes.layout import Given, Layout
 from probode.lanes.step import advance, running
 
@@ -55,7 +56,9 @@ def run_kernel(
 
         def body(rows: tuple[Array, ...]) -> tuple[Array, ...]:
             lane = layout.unpack(rows)
+            token = multiplies.set(True)
             stepped = advance(layout.method, member, lane, running(lane), bound)
+            multiplies.reset(token)
             return tuple(layout.pack(stepped.lane))
 
         state = tuple(state_ref[i, :] for i in range(layout.rows))
