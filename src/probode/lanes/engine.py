@@ -20,11 +20,14 @@ from probode.lanes.update import Cut
 from probode.precision import double_precision
 from probode.solvers import Solver
 
-LARGEST_WORK = {"cpu": 250, "gpu": 500}
+LARGEST_WORK = {"cpu": 400, "gpu": 250}
 """Entries of the matrices that a step decomposes, above which unrolling takes minutes to compile."""
 
-SAVING_WORK = 120
-"""The same with save points: smoothing decomposes several matrices a step."""
+SMOOTHING_WORK = 40
+"""The same with smoothed save points, which decompose several matrices a step."""
+
+FEWEST_MEMBERS, FEWEST_SMOOTHED = 2000, 10_000
+"""Below this number of members, compiling takes longer than another engine takes altogether."""
 
 MOST_NUMBERS = 256
 """Numbers that a vector field is given (parameters, constants), above which they are no lanes."""
@@ -45,7 +48,9 @@ def supports(
     control: Any,
     d: int,
     *,
+    count: int | None = None,
     only_end: bool = True,
+    smooth: bool = True,
     numbers: int = 0,
     platform: str | None = None,
 ) -> bool:
@@ -57,21 +62,29 @@ def supports(
         As for :func:`probode.solve`.
     d
         Dimension of the state.
+    count
+        Number of members, if the time to compile is to be considered.
     only_end
         Whether the final time is the only one wanted.
+    smooth
+        Whether save points are to be smoothed.
     numbers
         How many numbers the vector field is given: parameters and what it closes over.
     platform
         ``"cpu"`` or ``"gpu"``; by default JAX's own choice.
     """
     platform = platform or jax.default_backend()
+    smoothed = smooth and not only_end
     if type(control) not in (PControl, PIControl) or numbers > MOST_NUMBERS:
         return False
     if isinstance(solver.diffusion, FixedDiffusion) and solver.diffusion.needs_innovation:
         return False
-    if not only_end:
-        return platform == "cpu" and work(solver, d) <= SAVING_WORK
-    return work(solver, d) <= LARGEST_WORK.get(platform, 0)
+    if count is not None and count < (FEWEST_SMOOTHED if smoothed else FEWEST_MEMBERS):
+        return False
+    if not only_end and platform != "cpu":
+        return False
+    largest = SMOOTHING_WORK if smoothed else LARGEST_WORK.get(platform, 0)
+    return work(solver, d) <= largest
 
 
 def solve_lanes(
@@ -121,7 +134,7 @@ def solve_lanes(
         problem = Problem.of(vector_field, members, solver, control, smooth, jac)
         limit = np.inf if max_steps is None else float(max_steps)
         on_gpu = device.platform == "gpu" and problem.task.recorder is None
-        workers = 1 if on_gpu else max(os.cpu_count() or 1, 1)
+        workers = 1 if on_gpu else _cores()
         capacity = _capacity(problem, on_gpu, workers)
         run = (_compiled_kernel if on_gpu else _compiled_blocks)(problem.task)
 
@@ -138,6 +151,13 @@ def solve_lanes(
         finals = np.concatenate([finals for finals, _ in solved])
         saved = [marginals for _, marginals in solved if marginals is not None]
         return problem.results(finals, np.concatenate(saved) if saved else None, covariance)
+
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _capacity(problem: Problem, on_gpu: bool, workers: int) -> int:
