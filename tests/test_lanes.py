@@ -58,7 +58,7 @@ def assert_equal(results, members, solver, indices, control=CONTROL, **options):
         np.testing.assert_allclose(results.std[i], alone.std, rtol=1e-6)
 
 
-# --- programs on lanes -----------------------------------------------------------------------------
+# --- programs on lanes
 
 
 def matrix_program(x):
@@ -117,7 +117,7 @@ def test_a_loop_until_convergence_has_no_form_on_lanes():
         solve_lanes(newton, ensemble(3), solver=probode.EK0(1), control=CONTROL)
 
 
-# --- the same answers ------------------------------------------------------------------------------
+# --- the same answers
 
 SOLVERS = [
     probode.EK0(2),
@@ -189,9 +189,7 @@ def test_a_member_that_fails_is_marked_and_the_others_are_not_touched():
 
 def test_the_number_of_steps_can_be_bounded():
     members, solver = ensemble(3), probode.EK0(2)
-    results = solve_lanes(
-        lotka_volterra, members, solver=solver, control=CONTROL, max_steps=7
-    )
+    results = solve_lanes(lotka_volterra, members, solver=solver, control=CONTROL, max_steps=7)
     assert np.all(results.status == probode.Status.MAX_STEPS)
     assert np.all(results.steps == 7)
 

@@ -1,9 +1,10 @@
 """The CPU's driver: blocks of lanes, refilled from a queue as members finish.
 
 A chunk of members is one compiled call. It steps a block of lanes until some have finished, writes
-their results, puts the next members of the chunk into their place, and goes on: the cost follows the
-mean number of steps, not the largest. The loop over the steps is marked for XLA to be compiled as one
-function, without its bookkeeping between kernels, which for small blocks costs more than they do.
+their results, puts the next members of the chunk into their place, and goes on: the cost follows
+the mean number of steps, not the largest. The loop over the steps is marked for XLA to be compiled
+as one function, without its bookkeeping between kernels, which for small blocks costs more than
+they do.
 """
 
 from collections.abc import Sequence
@@ -20,6 +21,9 @@ from probode.status import Status
 
 LANES = 64
 """Members side by side. Fewer use the vector units less well, more do not fit into the cache."""
+
+_KNOWN_COMPILERS = ("0.10.",)
+"""Versions of JAX whose compiler was seen to do that right. (Several results make it abort.)"""
 
 _FINISHED = float(Status.SUCCESS.value)
 
@@ -50,7 +54,12 @@ def run_block(
 
 
 def in_one_piece(function: Any) -> Any:
-    """Have XLA compile a function of arrays for the CPU as one piece instead of kernel by kernel."""
+    """Have XLA compile a function of arrays for the CPU as one piece, not kernel by kernel.
+
+    The function returns one array.
+    """
+    if not jax.__version__.startswith(_KNOWN_COMPILERS):
+        return function
 
     def inside(*args: Array) -> Any:
         with set_xla_metadata(xla_cpu_small_call=None, inlineable=None):
@@ -103,7 +112,7 @@ def solve_chunk(
 
     def body(carry: tuple[Array, ...]) -> tuple[Array, ...]:
         state, mine, who, following, results = refill(carry)
-        # While there are members waiting, an eighth of the lanes may fall idle before the next turn.
+        # While members are waiting, an eighth of the lanes may fall idle before the next turn.
         least = jnp.where(following < count, lanes - 1 - lanes // 8, 0)
         return block(state, mine, common, limit, least), mine, who, following, results
 
@@ -112,7 +121,7 @@ def solve_chunk(
         return busy | (carry[3] < count)
 
     idle = jnp.full((lanes,), capacity)
-    carry = (
+    carry: tuple[Array, ...] = (
         jnp.repeat(states[capacity][:, None], lanes, axis=1),
         jnp.repeat(own[capacity][:, None], lanes, axis=1),
         idle,

@@ -21,7 +21,7 @@ from probode.precision import double_precision
 from probode.solvers import Solver
 
 LARGEST_WORK = {"cpu": 400, "gpu": 250}
-"""Entries of the matrices that a step decomposes, above which unrolling takes minutes to compile."""
+"""Entries of the matrices of a step, above which unrolling takes minutes to compile."""
 
 SMOOTHING_WORK = 40
 """The same with smoothed save points, which decompose several matrices a step."""

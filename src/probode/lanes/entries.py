@@ -20,7 +20,7 @@ Entry = Any
 
 @dataclass(frozen=True)
 class Lanes:
-    """A small array whose entries are spread over members: its shape, and its entries in C order."""
+    """A small array whose entries are spread over members: its shape, its entries in C order."""
 
     shape: tuple[int, ...]
     entries: list[Entry]
@@ -177,8 +177,8 @@ def reciprocal(x: Entry, safe: bool = False) -> Entry:
 multiplies = ContextVar("multiplies", default=False)
 """Whether a reflection divides once and multiplies, instead of dividing for each column.
 
-A GPU is faster so. XLA on the CPU repeats products and sums wherever they are used rather than store
-them, over and over along a decomposition; a quotient it stores.
+A GPU is faster so. XLA on the CPU repeats products and sums wherever they are used rather than
+store them, over and over along a decomposition; a quotient it stores.
 """
 
 
@@ -189,10 +189,11 @@ def reflect(
 
     ::
 
-        x = (W[pivot], W[below])[column],  α = -sign(x_0) |x|,  v = x - α e_0,  W ← W + v vᵀW / (α v_0)
+        x = (W[pivot], W[below])[column],  α = -sign(x_0) |x|,  v = x - α e_0
+        W ← W + v vᵀW / (α v_0)
 
-    applied in place to ``columns`` as well. Rows whose entry is known to be zero are not touched, and
-    a column that is zero is left alone.
+    applied in place to ``columns`` as well. Rows whose entry is known to be zero are not touched,
+    and a column that is zero is left alone.
     """
     rows = [i for i in below if not zero(matrix[i][column])]
     if not rows:

@@ -2,8 +2,8 @@
 
 The program is a traced function (JAX's intermediate language). Equations fall into a few kinds:
 
-- those that only move entries (slices, reshapes, concatenations, gathers with known indices) are run
-  once on *labels* instead of numbers, and say which entry goes where;
+- those that only move entries (slices, reshapes, concatenations, gathers with known indices) are
+  run once on *labels* instead of numbers, and say which entry goes where;
 - elementwise ones are run entry by entry, sums and products of matrices are written out;
 - calls are entered; a branch chosen per member becomes a selection; loops of known length are
   unrolled.
@@ -76,9 +76,7 @@ def run(jaxpr: core.Jaxpr, constants: Sequence[Any], inputs: Sequence[Value]) ->
     known.update(zip(jaxpr.invars, inputs, strict=True))
     for equation in jaxpr.eqns:
         operands = [read(atom) for atom in equation.invars]
-        for variable, result in zip(
-            equation.outvars, _evaluate(equation, operands), strict=True
-        ):
+        for variable, result in zip(equation.outvars, _evaluate(equation, operands), strict=True):
             known[variable] = result
     return [read(atom) for atom in jaxpr.outvars]
 
@@ -108,10 +106,15 @@ def _known(equation: Any, operands: Sequence[Any]) -> list[np.ndarray]:
     return [np.asarray(x) for x in (results if several else [results])]
 
 
+# fmt: off
 _MOVES = frozenset(
-    "slice squeeze reshape transpose broadcast_in_dim concatenate rev expand_dims gather stack "
-    "dynamic_slice dynamic_update_slice pad copy copy_p split unstack scatter".split()
+    [
+        "slice", "squeeze", "reshape", "transpose", "broadcast_in_dim", "concatenate", "rev",
+        "expand_dims", "gather", "stack", "dynamic_slice", "dynamic_update_slice", "pad", "copy",
+        "copy_p", "split", "unstack", "scatter",
+    ]
 )
+# fmt: on
 
 
 def _move(equation: Any, operands: list[Value]) -> list[Lanes]:
@@ -168,12 +171,17 @@ def _select(which: Entry, cases: Sequence[Entry]) -> Entry:
     return e.choose(which, cases[1], cases[0])
 
 
+# fmt: off
 _ELEMENTWISE = frozenset(
-    "abs acos acosh and asin asinh atan atan2 atanh cbrt ceil clamp convert_element_type cos cosh "
-    "digamma div eq erf erf_inv erfc exp exp2 expm1 floor ge gt integer_pow le lgamma log log1p "
-    "logistic lt max min ne nextafter not or pow rem round rsqrt sign sin sinh sqrt tan tanh xor "
-    "reduce_precision".split()
+    [
+        "abs", "acos", "acosh", "and", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "ceil",
+        "clamp", "convert_element_type", "cos", "cosh", "digamma", "div", "eq", "erf", "erf_inv",
+        "erfc", "exp", "exp2", "expm1", "floor", "ge", "gt", "integer_pow", "le", "lgamma", "log",
+        "log1p", "logistic", "lt", "max", "min", "ne", "nextafter", "not", "or", "pow", "rem",
+        "round", "rsqrt", "sign", "sin", "sinh", "sqrt", "tan", "tanh", "xor", "reduce_precision",
+    ]
 )
+# fmt: on
 
 
 def _elementwise(equation: Any, operands: list[Value]) -> Lanes:
@@ -187,7 +195,7 @@ def _elementwise(equation: Any, operands: list[Value]) -> Lanes:
         if exact is not None:
             return exact(*numbers)
         if equation.primitive.name == "div":
-            return _divide(*numbers, inverses, len(columns[0]))
+            return _divide(numbers[0], numbers[1], inverses, len(columns[0]))
         return _bind(equation, numbers, types)
 
     return Lanes(shape, [one(*numbers) for numbers in zip(*columns, strict=True)])
@@ -299,9 +307,7 @@ def _triangular_solve(equation: Any, operands: list[Value]) -> list[Value]:
     if how["transpose_a"]:
         matrices = [[list(column) for column in zip(*m, strict=True)] for m in matrices]
         upper = not upper
-    solved = [
-        e.solve_triangular(m, b, upper=upper) for m, b in zip(matrices, sides, strict=True)
-    ]
+    solved = [e.solve_triangular(m, b, upper=upper) for m, b in zip(matrices, sides, strict=True)]
     flat = [x for block in solved for row in block for x in row]
     return [Lanes(equation.outvars[0].aval.shape, flat)]
 

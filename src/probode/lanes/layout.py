@@ -28,8 +28,8 @@ from probode.step import Method
 class Given:
     """How what is given of the members is laid out (static): for each leaf, whether it is shared.
 
-    ``tree`` is the structure of ``(field, control)``, ``leaves`` their shapes, types and whether they
-    are shared by all members.
+    ``tree`` is the structure of ``(field, control)``, ``leaves`` their shapes, types and whether
+    they are shared by all members.
     """
 
     tree: Any

@@ -57,10 +57,11 @@ class Problem:
         """Trace the vector field with the first member's parameters, and lay everything out."""
         leaves, tree = jax.tree.flatten(members.args)
         own = [x if axis is None else x[0] for x, axis in zip(leaves, members.axes, strict=True)]
+        t0: Any = members.t0[0]
         y0 = members.y0[0].reshape(members.shape or (members.d,))
         diagonal = solver.jacobian == "diagonal"
         first = jax.tree.unflatten(tree, own)
-        field = bind(vector_field, np.asarray(members.t0[0]), y0, first, jac, diagonal=diagonal)
+        field = bind(vector_field, t0, y0, first, jac, diagonal=diagonal)
         field, differ = _with_members(field, leaves, members.axes)
         flat = replace(control, rtol=1.0, atol=1.0).flat((members.d,))
         tolerances = {"rtol": np.asarray(members.rtol), "atol": np.asarray(members.atol)}
@@ -125,9 +126,9 @@ class Problem:
         """The marginal at the final time, of members that reached it."""
         structure, prior = self.task.layout.method.structure, self.task.layout.method.prior
         count, d = len(parts["h"]), self.members.d
-        factor = parts["factor"].reshape(count, *structure.factor_shape)
-        columns = structure.select(factor, 0)
-        scale = prior.coordinate(parts["h"], 0)
+        factor: Any = parts["factor"].reshape(count, *structure.factor_shape)
+        h: Any = parts["h"]
+        columns, scale = structure.select(factor, 0), prior.coordinate(h, 0)
         columns = columns * scale.reshape(count, *[1] * (columns.ndim - 1))
         reached = parts["status"] == Status.SUCCESS.value
         mean = parts["mean"].reshape(count, -1, d)[:, 0]

@@ -257,7 +257,7 @@ def solve_chunk(
         return jnp.any(carry[2] < capacity) | (carry[3] < count)
 
     idle = jnp.full((lanes,), capacity)
-    carry = (
+    carry: tuple[Array, ...] = (
         jnp.repeat(states[capacity][:, None], lanes, axis=1),
         jnp.repeat(own[capacity][:, None], lanes, axis=1),
         idle,

@@ -20,7 +20,7 @@ from probode.lanes.update import EPSILON, condition
 from probode.problem import Field
 from probode.record import record
 from probode.status import Status
-from probode.step import Attempt, Method, State, attempt
+from probode.step import Method, State, attempt
 
 TINY = float(np.finfo(float).tiny)
 
@@ -71,18 +71,14 @@ def running(lane: Lane) -> Entry:
     return e.equal(lane.status[()], float(Status.RUNNING.value))
 
 
-def advance(
-    method: Method, member: Member, lane: Lane, active: Entry, limit: Entry
-) -> Stepped:
+def advance(method: Method, member: Member, lane: Lane, active: Entry, limit: Entry) -> Stepped:
     """Attempt one step on the ``active`` lanes; the others stay as they are.
 
     A lane that is still running after ``limit`` attempts has reached its maximal number of steps.
     """
     t, t1, step = lane.t[()], member.t1[()], lane.step[()]
     # As Control.next_time.
-    near = e.greater(
-        e.absolute(e.sub(t1, t)), e.mul(_STRETCH, e.absolute(step))
-    )
+    near = e.greater(e.absolute(e.sub(t1, t)), e.mul(_STRETCH, e.absolute(step)))
     t_next = e.choose(near, e.add(t, step), t1)
     state = State(lane.t, lane.h, lane.mean, lane.factor)
     evidence = Evidence(
@@ -93,7 +89,7 @@ def advance(
         method.structure.d,
         method.diffusion.multivariate,
     )
-    tried: Attempt = lift(
+    tried: Any = lift(
         lambda field, state, t_next, reference, evidence: attempt(
             method, field, state, t_next, reference, evidence
         ),
@@ -131,9 +127,7 @@ def advance(
     reached = _both(verdict.accepted, e.equal(t_next, t1))
     status = e.choose(
         verdict.failed,
-        e.choose(
-            resolved, float(Status.STEP_TOO_SMALL.value), float(Status.NOT_FINITE.value)
-        ),
+        e.choose(resolved, float(Status.STEP_TOO_SMALL.value), float(Status.NOT_FINITE.value)),
         e.choose(reached, float(Status.SUCCESS.value), float(Status.RUNNING.value)),
     )
     attempted = e.add(lane.attempted[()], e.choose(active, 1.0, 0.0))
@@ -169,8 +163,8 @@ class Verdict:
     failed: Entry
 
 
-def judge(method: Method, control: PControl, lane: Lane, tried: Attempt) -> Verdict:
-    """As :meth:`probode.control.PControl.judge`; powers through one logarithm and one exponential."""
+def judge(method: Method, control: PControl, lane: Lane, tried: Any) -> Verdict:
+    """As :meth:`probode.control.PControl.judge`; powers by one logarithm and one exponential."""
     d, power = method.structure.d, 1.0 / method.prior.size
     squares: list[Entry] = []
     for k in range(d):

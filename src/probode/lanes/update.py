@@ -1,7 +1,7 @@
 """The update of a step on lanes: the one QR of :func:`probode.step.update`, written out.
 
-After an update the slopes follow from the values (``R Hᵀ = 0``), so a factor has no rows for y', and
-y' needs no columns of its own in the triangular part: the same formulation as the native kernels.
+After an update the slopes follow from the values (``R Hᵀ = 0``), so a factor has no rows for y',
+and y' needs no columns of its own in the triangular part: the formulation of the native kernels.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ import numpy as np
 from probode.lanes import entries as e
 from probode.lanes.entries import Entry, Lanes
 from probode.step import UNRESOLVED, Method
-from probode.structure import BlockDiagonal, Dense, Isotropic
+from probode.structure import BlockDiagonal, Dense
 
 EPSILON = float(np.finfo(float).eps)
 
@@ -153,7 +153,9 @@ def _condition_block(
     scale: list[Entry],
     residual: list[list[Entry]],
 ) -> _Conditioned:
-    """Decompose, with the columns ``u = H x | y' | y | y'' | ... | y^(q)``::
+    """Condition a block, with the columns ``u = H x | y' | y | y'' | ... | y^(q)``.
+
+    ::
 
         [ R Ãᵀ Hᵀ    R Ãᵀ    ]
         [ diag(r)    0       ]
@@ -187,7 +189,10 @@ def _condition_block(
     own_rows = [
         observed(
             [
-                [e.mul(scale[k], noise_factor[i][j]) if c == k and j >= i else 0.0 for c in range(w)]
+                [
+                    e.mul(scale[k], noise_factor[i][j]) if c == k and j >= i else 0.0
+                    for c in range(w)
+                ]
                 for j in range(n)
             ]
         )
@@ -230,23 +235,16 @@ def _condition_block(
                 rows[r][c] = from_stack[order[c]]
         if r < w:
             rows[r][w : 2 * w] = slopes.of(rows[r][:w])
-    counted = [
-        [e.choose(blank[a], 0.0, x) for x in row] for a, row in enumerate(whitened)
-    ]
+    counted = [[e.choose(blank[a], 0.0, x) for x in row] for a, row in enumerate(whitened)]
     return _Conditioned(rows, correction, counted)
 
 
 def _observation_noise(rounding: Entry, known: Entry, own: Entry, blank: Entry) -> Entry:
     """A noise of rounding size; more where the step's own noise is lost in rounding."""
     noise = e.choose(blank, e.choose(e.equal(rounding, 0.0), 1.0, rounding), rounding)
-    hidden = e.compare(
-        _less, lambda a, b: a < b, own, e.mul(UNRESOLVED * UNRESOLVED, known)
-    )
+    hidden = e.compare(_less, lambda a, b: a < b, own, e.mul(UNRESOLVED * UNRESOLVED, known))
     return e.largest(noise, e.choose(hidden, e.mul(UNRESOLVED, e.root(known)), 0.0))
 
 
 def _less(a: Entry, b: Entry) -> Entry:
     return e.greater(b, a)
-
-
-__all__ = ["Cut", "Isotropic", "Moved", "condition"]
