@@ -5,7 +5,6 @@ the next block. Blocks are as small as the hardware allows, so that few lanes wa
 """
 
 from collections.abc import Sequence
-from math import gcd
 from typing import Any
 
 import jax
@@ -27,14 +26,6 @@ def _compiler_parameters(warps: int) -> Any:
     return triton.CompilerParams(num_warps=warps)
 
 
-def _coprime(blocks: int) -> int:
-    """A stride that visits every block: near the golden section, without a common divisor."""
-    stride = max(1, round(0.618 * blocks))
-    while gcd(stride, blocks) != 1:
-        stride += 1
-    return stride
-
-
 def run_kernel(
     layout: Layout,
     given: Given,
@@ -52,7 +43,6 @@ def run_kernel(
     The number of members is a multiple of ``lanes``. ``interpret`` runs the kernel without a GPU.
     """
     count = states.shape[1]
-    stride = _coprime(count // lanes)
     rows = [i for name in wanted for i in range(*layout.at(name).indices(layout.rows))]
 
     def kernel(state_ref: Any, own_ref: Any, common_ref: Any, limit_ref: Any, out_ref: Any) -> None:
@@ -76,12 +66,8 @@ def run_kernel(
         for place, i in enumerate(rows):
             out_ref[place, :] = state[i]
 
-    blocks = count // lanes
-
     def column(height: int) -> pl.BlockSpec:
-        # Neighbours of a sweep take a similar number of steps. In another order than theirs, those
-        # that take longest do not all come last.
-        return pl.BlockSpec((height, lanes), lambda i: (0, i * stride % blocks))
+        return pl.BlockSpec((height, lanes), lambda i: (0, i))
 
     def everywhere(size: int) -> pl.BlockSpec:
         return pl.BlockSpec((size,), lambda i: (0,))
@@ -89,7 +75,7 @@ def run_kernel(
     options = {} if interpret else {"compiler_params": _compiler_parameters(max(1, lanes // 32))}
     return pl.pallas_call(
         kernel,
-        grid=(blocks,),
+        grid=(count // lanes,),
         in_specs=[
             column(layout.rows),
             column(own.shape[0]),
