@@ -212,8 +212,8 @@ def test_the_kernel_for_gpus_does_the_same():
         problem = Problem.of(lotka_volterra, members, solver, CONTROL)
         inputs = problem.part(slice(0, 32), 32)
         run = engine._compiled_kernel(problem.task, interpret=True)
-        finals, _ = run(np.inf, 32, *inputs)
-        results = problem.results(np.asarray(finals), None, False)
+        counts, marginals = run(np.inf, 32, *inputs)
+        results = problem.results(np.asarray(counts), np.asarray(marginals), False)
     assert np.array_equal(results.steps, expected.steps)
     np.testing.assert_allclose(results.mean, expected.mean, rtol=1e-11)
 

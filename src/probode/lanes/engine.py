@@ -138,19 +138,17 @@ def solve_lanes(
         capacity = _capacity(problem, on_gpu, workers)
         run = (_compiled_kernel if on_gpu else _compiled_blocks)(problem.task)
 
-        def one(chunk: slice) -> tuple[np.ndarray, np.ndarray | None]:
+        def one(chunk: slice) -> tuple[np.ndarray, np.ndarray]:
             size = chunk.stop - chunk.start
             with double_precision(), jax.default_device(device):
-                finals, marginals = run(limit, size, *problem.part(chunk, capacity))
-                saved = None if marginals is None else np.asarray(marginals)[:size]
-                return np.asarray(finals)[:size], saved
+                counts, marginals = run(limit, size, *problem.part(chunk, capacity))
+                return np.asarray(counts)[:size], np.asarray(marginals)[:size]
 
         starts = range(0, members.count, capacity)
         chunks = [slice(i, min(i + capacity, members.count)) for i in starts]
         solved = list(_in_order(one, chunks, workers, on_progress))
-        finals = np.concatenate([finals for finals, _ in solved])
-        saved = [marginals for _, marginals in solved if marginals is not None]
-        return problem.results(finals, np.concatenate(saved) if saved else None, covariance)
+        counts, marginals = map(np.concatenate, zip(*solved, strict=True))
+        return problem.results(counts, marginals, covariance)
 
 
 def _cores() -> int:
@@ -185,13 +183,13 @@ def _compiled_blocks(task: Task) -> Callable[..., Any]:
         save = partial(saving.solve_chunk, task.recorder, task.initialization, task.wanted)
         return jax.jit(save, compiler_options=_cpu_options())
     end = partial(blocks.solve_chunk, task.layout, task.given, task.initialization, task.wanted)
-    return jax.jit(lambda *inputs: (end(*inputs), None), compiler_options=_cpu_options())
+    return jax.jit(lambda *inputs: task.marginals(end(*inputs)), compiler_options=_cpu_options())
 
 
 @lru_cache(maxsize=64)
 def _compiled_kernel(task: Task, interpret: bool = False) -> Callable[..., Any]:
     def run(limit: Any, count: Any, *inputs: Any) -> Any:
-        return kernel.solve_all(task, limit, *inputs, interpret=interpret), None
+        return task.marginals(kernel.solve_all(task, limit, *inputs, interpret=interpret))
 
     return jax.jit(run)
 

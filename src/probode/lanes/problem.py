@@ -5,7 +5,9 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
 from probode.control import PControl
 from probode.initial import Initialization
@@ -29,10 +31,39 @@ class Task:
     """How save points are recorded; ``None`` if the final time is the only one."""
 
     @property
+    def counts(self) -> tuple[str, ...]:
+        """The parts of a final state that are handed out as they are."""
+        return ("status", "attempted", "accepted", "squares")
+
+    @property
     def wanted(self) -> tuple[str, ...]:
         """The parts of a final state that results are made of."""
-        counts = ("status", "attempted", "accepted", "squares")
-        return counts if self.recorder is not None else ("mean", "factor", "h", *counts)
+        return self.counts if self.recorder is not None else (*self.counts, "mean", "factor", "h")
+
+    def marginals(self, finals: Float[Array, "C out"]) -> tuple[Array, Array]:
+        """Counts, and ``y`` with its covariance at the end, from the wanted parts of final states.
+
+        Members that did not reach the end have NaN there.
+        """
+        method = self.layout.method
+        structure, count = method.structure, finals.shape[0]
+        parts: dict[str, Array] = {}
+        start = 0
+        for name in self.wanted:
+            kept = self.layout.kept(name)
+            full = jnp.zeros((count, len(kept)))
+            rows = finals[:, start : start + sum(kept)]
+            parts[name] = full.at[:, np.flatnonzero(kept)].set(rows)
+            start += sum(kept)
+        factor = parts["factor"].reshape(count, *structure.factor_shape)
+        columns = structure.select(factor, 0)
+        scale = method.prior.coordinate(parts["h"], 0)
+        columns = columns * scale.reshape(count, *[1] * (columns.ndim - 1))
+        cov = structure.covariance(columns).reshape(count, -1)
+        values = jnp.concatenate([parts["mean"][:, : structure.d], cov], axis=1)
+        reached = parts["status"] == Status.SUCCESS.value
+        counts = jnp.concatenate([parts[name] for name in self.counts], axis=1)
+        return counts, jnp.where(reached, values, jnp.nan)[:, None]
 
 
 @dataclass(frozen=True)
@@ -96,45 +127,27 @@ class Problem:
         inputs = [leaves, every.t0[index], every.t1[index], every.y0[index], self.common]
         return inputs if self.task.recorder is None else [*inputs, every.times[index]]
 
-    def results(
-        self, finals: np.ndarray, marginals: np.ndarray | None, covariance: bool
-    ) -> LaneResults:
-        """Means, covariances and counts, from the rows of final states and the save points'."""
-        layout, d = self.task.layout, self.members.d
-        method = layout.method
-        parts = _named(layout, self.task.wanted, finals)
-        mean, cov = self._end(parts) if marginals is None else _split(marginals, d)
-        steps, accepted = (parts[name].astype(int) for name in ("attempted", "accepted"))
+    def results(self, counts: np.ndarray, marginals: np.ndarray, covariance: bool) -> LaneResults:
+        """What an engine returns, from counts and the marginals at the save points."""
+        method, d = self.task.layout.method, self.members.d
+        status, attempted, accepted = counts[:, :3].astype(int).T
+        mean, cov = _split(marginals, d)
         if method.diffusion.fixed:
-            squares = parts["squares"].reshape(len(finals), -1)
-            parts_of = 1 if method.diffusion.multivariate else d
-            scale = np.sqrt(squares / np.maximum(parts_of * accepted, 1)[:, None])
+            per_step = 1 if method.diffusion.multivariate else d
+            squares = counts[:, 3:] / np.maximum(per_step * accepted, 1)[:, None]
+            scale = np.broadcast_to(np.sqrt(squares), (len(counts), d))
             cov = cov * (scale[:, None, :, None] * scale[:, None, None, :])
         return LaneResults(
             mean=mean,
             std=np.sqrt(np.diagonal(cov, axis1=-2, axis2=-1)),
             cov=cov if covariance else None,
-            status=parts["status"].astype(int),
-            steps=steps,
+            status=status,
+            steps=attempted,
             accepted=accepted,
-            rejected=steps - accepted,
-            f_evaluations=steps + self.start_evaluations,
-            jacobian_evaluations=steps * (method.jacobian != "none"),
+            rejected=attempted - accepted,
+            f_evaluations=attempted + self.start_evaluations,
+            jacobian_evaluations=attempted * (method.jacobian != "none"),
         )
-
-    def _end(self, parts: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """The marginal at the final time, of members that reached it."""
-        structure, prior = self.task.layout.method.structure, self.task.layout.method.prior
-        count, d = len(parts["h"]), self.members.d
-        factor: Any = parts["factor"].reshape(count, *structure.factor_shape)
-        h: Any = parts["h"]
-        columns, scale = structure.select(factor, 0), prior.coordinate(h, 0)
-        columns = columns * scale.reshape(count, *[1] * (columns.ndim - 1))
-        reached = parts["status"] == Status.SUCCESS.value
-        mean = parts["mean"].reshape(count, -1, d)[:, 0]
-        mean = np.where(reached[:, None], mean, np.nan)
-        cov = np.where(reached[:, None, None], structure.covariance(columns), np.nan)
-        return mean[:, None], cov[:, None]
 
 
 def _split(marginals: np.ndarray, d: int) -> tuple[np.ndarray, np.ndarray]:
@@ -155,16 +168,3 @@ def _with_members(
         numeric = [pair for pair in numeric if not isinstance(pair[0], int | np.integer | np.bool_)]
     data = [np.asarray(leaf) for leaf, _ in numeric]
     return replace(field, args=data), [axis == 0 for _, axis in numeric]
-
-
-def _named(layout: Layout, names: tuple[str, ...], rows: np.ndarray) -> dict[str, np.ndarray]:
-    """Parts of the states by name, flat, with their zeros."""
-    parts: dict[str, np.ndarray] = {}
-    start = 0
-    for name in names:
-        kept = np.flatnonzero(layout.kept(name))
-        full = np.zeros((rows.shape[0], len(layout.kept(name))))
-        full[:, kept] = rows[:, start : start + len(kept)]
-        start += len(kept)
-        parts[name] = full if layout.shapes[name] else full[:, 0]
-    return parts
