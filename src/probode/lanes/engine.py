@@ -13,7 +13,7 @@ from probode.compile import compiler_options
 from probode.control import PControl, PIControl
 from probode.diffusion import FixedDiffusion
 from probode.engine import one_blas_thread
-from probode.lanes import blocks, kernel, saving
+from probode.lanes import blocks, saving
 from probode.lanes.problem import Problem, Task
 from probode.lanes.records import LaneResults, Members
 from probode.lanes.update import Cut
@@ -188,6 +188,8 @@ def _compiled_blocks(task: Task) -> Callable[..., Any]:
 
 @lru_cache(maxsize=64)
 def _compiled_kernel(task: Task, interpret: bool = False) -> Callable[..., Any]:
+    from probode.lanes import kernel  # Pallas takes half a second to import
+
     def run(limit: Any, count: Any, *inputs: Any) -> Any:
         return task.marginals(kernel.solve_all(task, limit, *inputs, interpret=interpret))
 
