@@ -20,7 +20,7 @@ from probode.lanes.update import Cut
 from probode.precision import double_precision
 from probode.solvers import Solver
 
-LARGEST_WORK = {"cpu": 400, "gpu": 250}
+LARGEST_WORK = {"cpu": 260, "gpu": 260}
 """Entries of the matrices of a step, above which unrolling takes minutes to compile."""
 
 SMOOTHING_WORK = 40
