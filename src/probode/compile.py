@@ -16,7 +16,7 @@ _FAST_COMPILATION = {
 
 
 @lru_cache(maxsize=1)
-def _compiler_options() -> dict[str, Any] | None:
+def compiler_options() -> dict[str, Any] | None:
     """Options that this version of the compiler knows."""
     if jax.default_backend() != "cpu":
         return None
@@ -70,7 +70,7 @@ def compiled(*static: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @lru_cache(maxsize=1)
         def jitted() -> Callable[..., Any]:
-            return jax.jit(function, static_argnums=static, compiler_options=_compiler_options())
+            return jax.jit(function, static_argnums=static, compiler_options=compiler_options())
 
         @wraps(function)
         def call(*args: Any) -> Any:

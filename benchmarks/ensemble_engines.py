@@ -1,0 +1,363 @@
+"""Engines for ensembles: time to an error, against diffrax and SciPy, on the CPU or a GPU.
+
+    python -m benchmarks.ensemble_engines [--members 10000 ...] [--json FILE]
+
+Each engine solves all members at several tolerances; the error is the root mean square over the
+members and components at the final time, against a tight reference. Times at equal error are
+interpolated between the tolerances (log-log); a dash means that no tolerance reached it.
+On a GPU inputs and results stay on the card. Needs diffrax; SciPy runs on the CPU only.
+"""
+
+import argparse
+import json
+import os
+import time
+from dataclasses import dataclass, replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import probode
+from probode.lanes import Members, solve_lanes
+from probode.lanes.engine import _compiled_kernel
+from probode.lanes.problem import Problem
+from probode.lanes.step import advance, running
+from probode.precision import double_precision
+
+
+def lorenz(t, y, rho):
+    return jnp.stack([10 * (y[1] - y[0]), y[0] * (rho - y[2]) - y[1], y[0] * y[1] - 8 / 3 * y[2]])
+
+
+def rober(t, y, k1):
+    a, b, c = k1 * y[0], 1e4 * y[1] * y[2], 3e7 * y[1] * y[1]
+    return jnp.stack([b - a, a - b - c, c])
+
+
+@dataclass(frozen=True)
+class Case:
+    """A problem with one swept parameter, and the solvers that are compared on it."""
+
+    field: object
+    y0: tuple
+    t1: float
+    sweep: tuple
+    ratio: float
+    """atol / rtol."""
+    ours: tuple
+    theirs: tuple
+    scipy: str
+    targets: tuple
+    reference: tuple
+    """A solver and its rtol."""
+
+    def parameters(self, count):
+        return np.linspace(*self.sweep, count)
+
+    def members(self, count, rtol):
+        return Members(
+            t0=np.zeros(count),
+            t1=np.full(count, self.t1),
+            y0=np.tile(self.y0, (count, 1)).astype(float),
+            rtol=np.full(count, rtol),
+            atol=np.full(count, self.ratio * rtol),
+            save_at=np.array([self.t1]),
+            args=(self.parameters(count),),
+            axes=(0,),
+        )
+
+
+CASES = {
+    "Lorenz": Case(
+        lorenz,
+        (1.0, 1.0, 1.0),
+        1.0,
+        (0.0, 21.0),
+        1e-2,
+        (
+            (probode.EK0(2), (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)),
+            (probode.EK0(3), (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7)),
+            (probode.EK0(4), (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8)),
+        ),
+        (
+            ("Tsit5", (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9)),
+            ("Dopri8", (1e-3, 1e-5, 1e-7, 1e-9, 1e-11)),
+        ),
+        "RK45",
+        (1e-4, 1e-6, 1e-8),
+        ("Dopri8", 1e-13),
+    ),
+    "ROBER": Case(
+        rober,
+        (1.0, 0.0, 0.0),
+        100.0,
+        (0.02, 0.08),
+        1e-4,
+        (
+            (probode.EK1(1), (10.0, 1.0, 1e-1)),
+            (probode.EK1(2), (1.0, 1e-1, 1e-2, 1e-3)),
+        ),
+        (("Kvaerno5", (1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8)),),
+        "LSODA",
+        (1e-5, 1e-6, 1e-7, 1e-8),
+        ("EK1(2)", 1e-5),
+    ),
+}
+
+
+def seconds(function, repeats=3):
+    """The shortest of a few runs, after one that is not counted."""
+    result, times = function(), []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        result = function()
+        times.append(time.perf_counter() - start)
+        if sum(times) > 10:
+            break
+    return min(times), result
+
+
+def our_engine(case, solver, count):
+    """A function of the tolerance: final means, and the steps of all members."""
+    if jax.default_backend() == "gpu":
+        return _our_kernel(case, solver, count)
+
+    def run(rtol):
+        members = case.members(count, rtol)
+        results = solve_lanes(case.field, members, solver=solver, control=probode.PIControl())
+        return results.mean[:, 0], results.steps.sum()
+
+    return run
+
+
+LARGEST_LAUNCH = 2**17
+"""Larger EK1 ensembles are several launches: compiling takes long, and depends on the size."""
+
+
+def _our_kernel(case, solver, count):
+    launch = count if solver.jacobian == "none" else min(count, LARGEST_LAUNCH)
+
+    def pieces(rtol):
+        every = Problem.of(case.field, case.members(count, rtol), solver, probode.PIControl())
+        parts = [every.part(slice(i, i + launch), launch) for i in range(0, count, launch)]
+        return every, jax.device_put(parts)
+
+    problem, _ = pieces(1.0)
+    compiled = _compiled_kernel(problem.task)
+    known = {}
+
+    def run(rtol):
+        if rtol not in known:
+            known.clear()
+            known[rtol] = pieces(rtol)[1]
+        launched = [compiled(np.inf, launch, *inputs) for inputs in known[rtol]]
+        finals = jax.block_until_ready(launched)
+        return finals, problem
+
+    return run
+
+
+def unpack(result):
+    """Means and the number of steps, as NumPy arrays (outside what is timed)."""
+    finals, problem = result
+    if not isinstance(problem, Problem):
+        return np.asarray(finals), int(problem)
+    counts, marginals = (
+        np.concatenate(list(map(np.asarray, x))) for x in zip(*finals, strict=True)
+    )
+    done = problem.results(counts, marginals, False)
+    return done.mean[:, 0], int(done.steps.sum())
+
+
+def diffrax_engine(case, name, count):
+    import diffrax
+
+    term = diffrax.ODETerm(lambda t, y, k: case.field(t, y, k))
+    solver = getattr(diffrax, name)()
+
+    def one(k, rtol):
+        solution = diffrax.diffeqsolve(
+            term,
+            solver,
+            0.0,
+            case.t1,
+            None,
+            jnp.asarray(case.y0, float),
+            args=k,
+            stepsize_controller=diffrax.PIDController(rtol=rtol, atol=case.ratio * rtol),
+            saveat=diffrax.SaveAt(t1=True),
+            max_steps=1_000_000,
+        )
+        return solution.ys[0], solution.stats["num_steps"]
+
+    compiled = jax.jit(jax.vmap(one, in_axes=(0, None)))
+    parameters = jax.device_put(case.parameters(count))
+
+    def run(rtol):
+        means, steps = jax.block_until_ready(compiled(parameters, rtol))
+        return means, jnp.sum(steps)
+
+    return run
+
+
+SAMPLED = 50
+"""Members that the loop over SciPy solves; its time is per member."""
+
+
+def scipy_engine(case, count):
+    from scipy.integrate import solve_ivp
+
+    def field(t, y, k):
+        if case.field is lorenz:
+            return [10 * (y[1] - y[0]), y[0] * (k - y[2]) - y[1], y[0] * y[1] - 8 / 3 * y[2]]
+        a, b, c = k * y[0], 1e4 * y[1] * y[2], 3e7 * y[1] * y[1]
+        return [b - a, a - b - c, c]
+
+    chosen = np.linspace(0, count - 1, SAMPLED).astype(int)
+    parameters = case.parameters(count)[chosen]
+
+    def run(rtol):
+        ends = [
+            solve_ivp(
+                *(field, (0.0, case.t1), case.y0),
+                method=case.scipy,
+                args=(k,),
+                rtol=rtol,
+                atol=case.ratio * rtol,
+            ).y[:, -1]
+            for k in parameters
+        ]
+        return np.array(ends), 0
+
+    return run, chosen
+
+
+def operations(case, solver):
+    """Arithmetic of one attempted step: additions and products; and divisions, roots, others."""
+    with double_precision():
+        problem = Problem.of(case.field, case.members(2, 1e-3), solver, probode.PIControl())
+        layout, given = problem.task.layout, problem.task.given
+        own = given.numbers(False) + 3
+
+        def step(state, own, common):
+            member = layout.member(given, list(own), list(common))
+            lane = layout.unpack(list(state))
+            return layout.pack(advance(layout.method, member, lane, running(lane), 1e9).lane)
+
+        shapes = (np.zeros((layout.rows, 2)), np.zeros((own, 2)), np.zeros(len(problem.common)))
+        jaxpr = jax.make_jaxpr(step)(*shapes)
+    names = [equation.primitive.name for equation in jaxpr.jaxpr.eqns]
+    cheap = sum(name in ("add", "sub", "mul", "neg", "integer_pow") for name in names)
+    dear = sum(name in ("div", "sqrt", "exp", "log", "pow") for name in names)
+    return cheap, dear
+
+
+def interpolated(curve, target):
+    """Time at an error, log-log between two tolerances; the fastest run if all are better."""
+    curve = sorted((error, spent) for error, spent in curve if np.isfinite(error))
+    better = [spent for error, spent in curve if error <= target]
+    if not better:
+        return None
+    worse = [(error, spent) for error, spent in curve if error > target]
+    if not worse:
+        return min(better)
+    (e0, t0), (e1, t1) = max(x for x in curve if x[0] <= target), min(worse)
+    weight = (np.log(target) - np.log(e0)) / (np.log(e1) - np.log(e0))
+    between = float(np.exp(np.log(t0) + weight * (np.log(t1) - np.log(t0))))
+    return min(between, *better)
+
+
+def reference_of(case, count):
+    name, rtol = case.reference
+    if name.startswith("EK1"):
+        return unpack(our_engine(case, probode.EK1(int(name[4])), count)(rtol))[0]
+    return np.asarray(diffrax_engine(case, name, count)(rtol)[0])
+
+
+def measure(name, case, count, fewer):
+    """Rows ``(solver, rtol, error, seconds per call, steps)``, printed as they come."""
+    reference = reference_of(case, count)
+    rows = []
+
+    def add(label, tolerances, run, at=slice(None), part=1.0):
+        for rtol in tolerances[:: 2 if fewer else 1]:
+            try:
+                start = time.perf_counter()
+                spent, result = seconds(lambda rtol=rtol: run(rtol), 1 if fewer else 3)
+                means, steps = unpack(result)
+            except Exception as failure:  # the other engines go on
+                print(f"{name} {count} {label} {rtol:g}: {str(failure)[:200]}", flush=True)
+                break
+            error = float(np.sqrt(np.mean((means - reference[at]) ** 2)))
+            rows.append((label, rtol, error, spent * part, int(steps)))
+            total = time.perf_counter() - start
+            print(
+                f"{name} {count} {label} rtol {rtol:g}: error {error:.2e}, "
+                f"{1e3 * spent * part:.3f} ms, {count / (spent * part):.4g} members/s "
+                f"({total:.1f} s)",
+                flush=True,
+            )
+
+    for solver, tolerances in case.ours:
+        add(f"probode {solver.name}", tolerances, our_engine(case, solver, count))
+    for solver, tolerances in case.theirs:
+        add(f"diffrax {solver}", tolerances, diffrax_engine(case, solver, count))
+    if jax.default_backend() == "cpu":
+        run, chosen = scipy_engine(case, count)
+        add(f"SciPy {case.scipy}", (1e-3, 1e-5, 1e-7, 1e-9), run, chosen, count / SAMPLED)
+    return rows
+
+
+def table(name, count, case, rows):
+    labels = list(dict.fromkeys(row[0] for row in rows))
+    print(f"\n| {name}, {count} members: error | " + " | ".join(labels) + " |")
+    print("|" + " --- |" * (len(labels) + 1))
+    for target in case.targets:
+        cells = []
+        for label in labels:
+            spent = interpolated([(r[2], r[3]) for r in rows if r[0] == label], target)
+            cells.append("-" if spent is None else f"{1e3 * spent:.3g} ms")
+        print(f"| {target:g} | " + " | ".join(cells) + " |")
+    print(flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--members", type=int, nargs="+", default=[4096])
+    parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
+    parser.add_argument("--fewer", action="store_true", help="every second tolerance, one run each")
+    parser.add_argument("--json", help="where to write all rows")
+    options = parser.parse_args()
+    print(jax.__version__, jax.devices(), f"{len(os.sched_getaffinity(0))} cores", flush=True)
+    collected = {}
+    with double_precision():
+        for name in options.cases:
+            case = CASES[name]
+            for solver, _ in case.ours:
+                cheap, dear = operations(case, solver)
+                print(f"{name} {solver.name}: {cheap} sums and products, {dear} others a step")
+            for count in options.members:
+                shown = replace(case) if count < 10**6 else _first_choices(case)
+                rows = measure(name, shown, count, options.fewer)
+                collected[f"{name} {count}"] = rows
+                table(name, count, case, rows)
+                if options.json:
+                    with open(options.json, "w") as file:
+                        json.dump(collected, file, indent=1)
+
+
+def _first_choices(case):
+    """Fewer tolerances, for a million members of a stiff problem."""
+    if case.field is lorenz:
+        return case
+    return replace(
+        case,
+        ours=tuple((solver, tolerances[:3]) for solver, tolerances in case.ours),
+        theirs=tuple((solver, tolerances[:4:2]) for solver, tolerances in case.theirs),
+        reference=("EK1(2)", 1e-3),
+    )
+
+
+if __name__ == "__main__":
+    main()
