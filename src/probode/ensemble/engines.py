@@ -5,16 +5,15 @@ side in vector lanes or on a GPU, for small systems and the model's own error ba
 :mod:`probode.ensemble.vmapped`, the library's own loop on a batch, for all the rest.
 """
 
-import importlib
 from collections.abc import Callable
 from dataclasses import fields
-from functools import lru_cache
 from threading import Event
 from typing import Any
 
 import jax
 import numpy as np
 
+from probode import lanes
 from probode.ensemble.problem import part, usable
 from probode.ensemble.settings import Settings
 from probode.ensemble.vmapped import solve_vmapped
@@ -38,23 +37,15 @@ def solve_members(
     ``on_progress`` is told how many members have finished since it was told last. Members that
     have not when ``stop`` is set are marked as interrupted.
     """
-    lanes = _lanes()
     # A worker of a cluster may have another kind of device than the one who chose the engine.
     if settings.engine == "lanes" and usable(members).any() and _suits(members, settings, device):
         try:
-            return _solve_lanes(lanes, vector_field, members, settings, device, on_progress, stop)
+            return _solve_lanes(vector_field, members, settings, device, on_progress, stop)
         except lanes.Unsupported:
             pass  # a vector field without a form on lanes
     return solve_vmapped(
         vector_field, members, settings, device=device, on_progress=on_progress, stop=stop
     )[0]
-
-
-@lru_cache(maxsize=1)
-def _lanes() -> Any:
-    """The engine on vector lanes, if this build has it."""
-    module = importlib.import_module("probode.lanes")
-    return module if hasattr(module, "solve_lanes") else None
 
 
 def choose(
@@ -77,8 +68,7 @@ def _suits(
     members: Members, settings: Settings, device: Any = None, count: int | None = None
 ) -> bool:
     """Whether lanes can solve such members, and are the faster engine."""
-    lanes = _lanes()
-    if lanes is None or settings.calibration != "model":
+    if settings.calibration != "model":
         return False
     sizes = [
         np.size(leaf) if axis is None else np.size(leaf[0])
@@ -101,7 +91,6 @@ class _Stopped(Exception):
 
 
 def _solve_lanes(
-    lanes: Any,
     vector_field: Callable[..., Any],
     members: Members,
     settings: Settings,
