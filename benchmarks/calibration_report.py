@@ -37,7 +37,9 @@ def _table(rows):
     groups = {}
     for row in rows:
         groups.setdefault((row["scale"], row["method"], row["diffusion"]), []).append(row)
-    print("| standard deviations | runs | chi² in [.1, 10] | in [1/3, 3] | at the end in [.1, 10] |")
+    print(
+        "| standard deviations | runs | chi² in [.1, 10] | in [1/3, 3] | at the end in [.1, 10] |"
+    )
     print("  50 / 90 / 95 / 99 % bands cover")
     for (scale, method, diffusion), members in sorted(groups.items()):
         trusted = [r for r in members if scale == "model" or not r["flags"]]
