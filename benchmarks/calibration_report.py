@@ -38,9 +38,9 @@ def _table(rows):
     for row in rows:
         groups.setdefault((row["scale"], row["method"], row["diffusion"]), []).append(row)
     print(
-        "| standard deviations | runs | chi² in [.1, 10] | in [1/3, 3] | at the end in [.1, 10] |"
+        "| standard deviations | runs | chi²/d in [0.1, 10] | in [1/3, 3] | at the end in "
+        "[0.1, 10] | 50 / 90 / 95 / 99 % bands cover |\n|---|---|---|---|---|---|"
     )
-    print("  50 / 90 / 95 / 99 % bands cover")
     for (scale, method, diffusion), members in sorted(groups.items()):
         trusted = [r for r in members if scale == "model" or not r["flags"]]
         if not trusted:
@@ -62,6 +62,13 @@ def _verdicts(mode, rows):
     print(f"\n{mode}: 95 % bands cover 90..100 % in {part(r['cover95'] >= 0.9 for r in trusted)}")
     print(f"flagged: {part(bool(r['flags']) for r in bad)} of {len(bad)} bad runs, ", end="")
     print(f"{part(bool(r['flags']) for r in fine)} of {len(fine)} good ones")
+    wrong = [r for r in rows if not r["estimate_off"] <= 0.5]
+    right = [r for r in rows if r["estimate_off"] <= 0.5]
+    print(
+        f"         {part(bool(r['flags']) for r in wrong)} of {len(wrong)} estimates off by more ",
+        end="",
+    )
+    print(f"than half, {part(bool(r['flags']) for r in right)} of {len(right)} others")
     off = [r["estimate_off"] for r in trusted]
     print(f"estimate off by {np.median(off):.1e} (median), {np.quantile(off, 0.95):.1e} (95 %)")
     for method in dict.fromkeys(r["method"] for r in rows):

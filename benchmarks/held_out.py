@@ -174,7 +174,7 @@ def predator_with_saturation() -> InitialValueProblem:
 
 @_held_out
 def flame() -> InitialValueProblem:
-    """A ball of flame that ignites: ``y' = y² - y³`` from ``1e-3``; Lambert's function solves it."""
+    """A flame that ignites: ``y' = y² - y³`` from ``1e-3``, solved by Lambert's function."""
     start = 1e-3
 
     def field(t, y):

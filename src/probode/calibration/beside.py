@@ -144,7 +144,7 @@ class Tracker:
             stages=None,
             ratio=scaled.ratio,
             own=scaled.own,
-            signs=mine.tally.signs(xp),
+            signs=mine.tally.signs(xp, scheme.harmless),
             f_evaluations=steps * scheme.f_per_step + scheme.collocation.s * mine.repeats,
             jacobian_evaluations=steps * scheme.jacobians_per_step + mine.repeats,
         )

@@ -56,7 +56,7 @@ def assemble(
         stages=moved.stages,
         ratio=scaled.ratio,
         own=scaled.own,
-        signs=Tally.over(xp, means[:, 0], moved).signs(xp),
+        signs=Tally.over(xp, means[:, 0], moved).signs(xp, scheme.harmless),
         f_evaluations=steps * scheme.f_per_step + s * repeats,
         jacobian_evaluations=steps * scheme.jacobians_per_step + repeats,
     )

@@ -27,7 +27,8 @@ def contact(order: int, smoothed: bool) -> int:
     ``P`` misses the mean by terms of order ``h^(2k+2)`` and above. They cancel over a step where a
     quadrature with ``s`` nodes is exact for them: what it leaves is of order ``h^max(2s, 2k+2)``.
     That has to be smaller than the solver's own error, of order ``h^(q+1)``: with ``s = 4``, from
-    ``q = 7`` on it takes ``k >= q/2``. A filter's mean jumps in its higher derivatives: slopes only.
+    ``q = 7`` on it takes ``k >= q/2``. A filter's mean jumps in its higher derivatives: slopes
+    only.
     """
     if not smoothed:
         return 1
@@ -72,7 +73,8 @@ def rows_at(k: int, nodes: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray]:
     """
     coefficients = _exact_coefficients(k)
     degrees = range(2 * k + 2)
-    value, slope = [], []
+    value: list[list[float]] = []
+    slope: list[list[float]] = []
     for node in nodes:
         tau = Fraction(node)
         powers = [tau**p for p in degrees]

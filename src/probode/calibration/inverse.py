@@ -51,10 +51,9 @@ def shifted_inverse(
         found = jnp.linalg.inv((shifts / h)[:, None, None] * jnp.eye(d) - j)
         return Complex(found.real, found.imag)
     inverses = [_eliminate(complex(shift), h, j) for shift in shifts]
-    parts = [
-        jnp.stack([jnp.stack(m).reshape(d, d) for m in p]) for p in zip(*inverses, strict=True)
-    ]
-    return Complex(parts[0], parts[1])
+    re = jnp.stack([jnp.stack(found[0]) for found in inverses])
+    im = jnp.stack([jnp.stack(found[1]) for found in inverses])
+    return Complex(re.reshape(-1, d, d), im.reshape(-1, d, d))
 
 
 def _eliminate(shift: complex, h: Array, j: Array) -> tuple[list[Array], list[Array]]:

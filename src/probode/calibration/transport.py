@@ -136,6 +136,11 @@ class Newton:
         """Evaluations of the Jacobian in a step."""
         return 1
 
+    @property
+    def harmless(self) -> float:
+        """What may be left unsettled, beside the error: with half of it the estimate is a guess."""
+        return 0.5
+
     def prepare(self, field: VectorField, t: Array, h: Array, left: Array, right: Array) -> Linear:
         """All of a step that does not depend on ``e_n``; to be vectorised over steps."""
         c = self.collocation
@@ -256,6 +261,15 @@ class Sweeps:
     def jacobians_per_step(self) -> int:
         """Evaluations of the Jacobian's diagonal in a step."""
         return int(self.diagonal)
+
+    @property
+    def harmless(self) -> float:
+        """What may be left unsettled, beside the error.
+
+        Sweeps converge slowly where ``h J`` is near one; but there errors fade within a few steps,
+        of which the sum over all steps takes no account.
+        """
+        return 10.0
 
     def prepare(self, field: VectorField, t: Array, h: Array, left: Array, right: Array) -> Loose:
         """All of a step that does not depend on ``e_n``; to be vectorised over steps."""
