@@ -131,9 +131,8 @@ class Tracker:
         reached = mean.shape[0]
         error = mean - mine.corrected[:reached]
         values = scales.Values(mean, mine.tally.high - mine.tally.low)
-        scaled = scales.combine(
-            xp, error, variance, mine.misfits[:reached], mine.squares[:reached], values
-        )
+        means = mine.misfits[:reached], mine.squares[:reached]
+        scaled = scales.combine(xp, error, variance, *means, values, self.scheme.doubt)
         steps = mine.tally.steps.astype(int)
         scheme = self.scheme
         return Calibration(

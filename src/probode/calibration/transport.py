@@ -35,6 +35,9 @@ from probode.linearize import VectorField
 _LEFT_OVER = 1e-2
 """Part of the error that the iteration may leave unsettled in a step."""
 
+_DOUBT = 1 / 3
+"""Of an estimate without a correction, beside the error around."""
+
 _MOST_ITERATIONS = 8
 _FIRST_CREDIT, CREDIT = 32.0, 0.05
 """Iterations beyond the ordinary ones: so many at once, and so many more for each step."""
@@ -140,6 +143,11 @@ class Newton:
     def harmless(self) -> float:
         """What may be left unsettled, beside the error: with half of it the estimate is a guess."""
         return 0.5
+
+    @property
+    def doubt(self) -> float:
+        """Part of the error around by which the estimate may be wrong."""
+        return 0.0 if self.corrections else _DOUBT
 
     def prepare(self, field: VectorField, t: Array, h: Array, left: Array, right: Array) -> Linear:
         """All of a step that does not depend on ``e_n``; to be vectorised over steps."""
@@ -270,6 +278,11 @@ class Sweeps:
         of which the sum over all steps takes no account.
         """
         return 10.0
+
+    @property
+    def doubt(self) -> float:
+        """Part of the error around by which the estimate may be wrong."""
+        return 0.0 if self.sweeps > 1 else _DOUBT
 
     def prepare(self, field: VectorField, t: Array, h: Array, left: Array, right: Array) -> Loose:
         """All of a step that does not depend on ``e_n``; to be vectorised over steps."""
