@@ -93,31 +93,42 @@ def _verdicts(mode, rows):
 
 
 def draw(rows, path):
-    """Nominal against observed coverage: on the diagonal, error bars mean what they say."""
+    """What bands promise, and what they hold: the model's beside calibrated ones."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(6, 5), layout="constrained")
-    levels = np.array(LEVELS)
-    axes.plot([0, 100], [0, 100], color="0.6", linewidth=1, linestyle="--")
-    axes.annotate("as promised", (70, 70), rotation=38, color="0.4", ha="center", va="bottom")
     rows = [r for r in rows if r["set"] != "stress"]
-    curves = {
-        "defect transport (this library)": lambda r: r["scale"] == "defect" and not r["flags"],
-        "model, dynamic diffusion": lambda r: r["scale"] == "model" and r["diffusion"] == "dynamic",
-        "model, fixed diffusion": lambda r: r["scale"] == "model" and r["diffusion"] == "fixed",
+    model = [r for r in rows if r["scale"] == "model"]
+    ours = [r for r in rows if r["scale"] == "defect" and not r["flags"]]
+    panels = {
+        "The model's own error bars": [
+            ("dynamic diffusion", "C1", [r for r in model if r["diffusion"] == "dynamic"]),
+            ("fixed diffusion", "C3", [r for r in model if r["diffusion"] == "fixed"]),
+        ],
+        "Calibrated by defect transport": [
+            ("problems of the library", "C0", [r for r in ours if r["set"] == "zoo"]),
+            ("held-out problems", "C2", [r for r in ours if r["set"] == "held-out"]),
+        ],
     }
-    for (label, chosen), color in zip(curves.items(), ("C0", "C1", "C3"), strict=True):
-        mine = [r for r in rows if chosen(r)]
-        if not mine:
-            continue
-        table = 100 * np.array([[r[f"cover{p}"] for p in levels] for r in mine])
-        low, middle, high = np.quantile(table, [0.1, 0.5, 0.9], axis=0)
-        axes.fill_between(levels, low, high, color=color, alpha=0.15)
-        axes.plot(levels, middle, "o-", color=color, label=f"{label}: median and 80 % of runs")
-    axes.set(xlim=(45, 101), ylim=(-2, 102), xlabel="nominal coverage of the band, %")
-    axes.set(ylabel="values inside the band, %", title="Do error bars hold what they promise?")
-    axes.legend(loc="lower right", fontsize=8)
-    figure.savefig(path, dpi=150)
+    figure, all_axes = plt.subplots(1, 2, figsize=(8, 3.8), sharey=True, layout="constrained")
+    for axes, (title, groups) in zip(all_axes, panels.items(), strict=True):
+        for place, level in enumerate(LEVELS):
+            axes.plot([place - 0.4, place + 0.4], [level, level], color="0.2", linewidth=2)
+        for shift, (label, color, members) in zip((-0.15, 0.15), groups, strict=True):
+            if not members:
+                continue
+            table = 100 * np.array([[r[f"cover{p}"] for p in LEVELS] for r in members])
+            low, middle, high = np.quantile(table, [0.1, 0.5, 0.9], axis=0)
+            places = np.arange(len(LEVELS)) + shift
+            axes.vlines(places, low, high, color=color, linewidth=7, alpha=0.35)
+            axes.plot(places, middle, "o", color=color, label=f"{label} ({len(members)} runs)")
+        axes.set_xticks(range(len(LEVELS)), [f"{level} %" for level in LEVELS])
+        axes.set(title=title, xlabel="a band that promises to hold", ylim=(-34, 103))
+        axes.set_yticks(range(0, 101, 20))
+        axes.plot([], [], color="0.2", linewidth=2, label="as promised")
+        axes.legend(loc="lower right", fontsize=8)
+    all_axes[0].set_ylabel("holds this much of the truth, %")
+    figure.suptitle("Dots: median over runs. Bars: four of five runs.", fontsize=9, y=-0.02)
+    figure.savefig(path, dpi=120, bbox_inches="tight")
