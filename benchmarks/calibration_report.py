@@ -46,10 +46,11 @@ def _table(rows):
         if not trusted:
             continue
         cover = [100 * np.mean([r[f"cover{p}"] for r in trusted]) for p in LEVELS]
+        ends = [r["chi2_final"] for r in trusted if np.isfinite(r["chi2_final"])]
         print(
             f"| {method} {diffusion}, {scale} | {len(trusted)} | {part(map(good, trusted))} | "
             f"{part(1 / 3 <= r['chi2'] <= 3 for r in trusted)} | "
-            f"{part(0.1 <= r['chi2_final'] <= 10 for r in trusted)} | "
+            f"{part(0.1 <= x <= 10 for x in ends)} | "
             + " / ".join(f"{c:.0f}" for c in cover)
             + " % |"
         )

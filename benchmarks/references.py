@@ -99,5 +99,5 @@ def _ek1(problem, order, rtol):
 
 def judgeable(error, uncertainty):
     """Where the reference is 20 times more exact than the errors around (two nodes either way)."""
-    around = np.sqrt(window_mean(np, error**2, 2))
-    return 20 * uncertainty <= around
+    around, doubt = (np.sqrt(window_mean(np, x**2, 2)) for x in (error, uncertainty))
+    return 20 * np.maximum(uncertainty, doubt) <= around
