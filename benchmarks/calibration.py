@@ -17,9 +17,9 @@ diffusions), and calibrated by defect transport, in full and fast:
 - coverage: part of all node values within the 50, 90, 95, 99 % bands.
 
 Nodes at which the error is less than 20 times the reference's are left out; runs with more than a
-fifth of such nodes are skipped and listed, as are runs that need too many steps. All orders are run with dynamic
-diffusion; the other diffusions and the fast mode with two of them, on twelve problems. EK1 is left
-out where its state is large.
+fifth of such nodes are skipped and listed, as are runs that need too many steps. All orders are run
+with dynamic diffusion; the other diffusions and the fast mode with two of them, on twelve problems.
+EK1 is left out where its state is large.
 
 Writes calibration.csv and calibration.png.
 """
