@@ -23,6 +23,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from probode.precision import on_host
+
 Jacobian = Array | None
 """``None`` (zero), shape ``(d,)`` (its diagonal) or ``(d, d)``."""
 
@@ -261,6 +263,8 @@ class Dense(Structure):
         return jax.lax.dynamic_slice_in_dim(factor, derivative * self.d, self.d, axis=-1)
 
     def variance(self, columns: Array) -> Array:
+        if on_host(columns):  # NumPy sums over a middle axis four times as slowly
+            return np.einsum("...ij,...ij->...j", columns, columns)
         return (columns * columns).sum(-2)
 
     def covariance(self, columns: Array) -> Array:

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Array
 
+from probode.calibration.scales import by_component
 from probode.calibration.transport import Transported
 
 SIGNS = ("convergence", "rounding", "size")
@@ -65,15 +66,15 @@ class Tally(NamedTuple):
     @staticmethod
     def over(xp: Any, y: Array, moved: Transported) -> "Tally":
         """Of all steps at once; ``y`` are the values at all nodes."""
-        e = moved.error
+        y, e, left = (by_component(xp, x) for x in (y, moved.error, _unsettled(xp, moved)))
         return Tally(
-            xp.sum(_unsettled(xp, moved) ** 2, axis=0),
-            xp.max(xp.abs(e), axis=0, initial=0.0),
-            xp.min(y, axis=0),
-            xp.max(y, axis=0),
-            xp.sum(y[1:] ** 2, axis=0),
-            xp.sum(e**2, axis=0),
-            xp.asarray(float(e.shape[0])),
+            xp.sum(left**2, axis=1),
+            xp.max(xp.abs(e), axis=1, initial=0.0),
+            xp.min(y, axis=1),
+            xp.max(y, axis=1),
+            xp.sum(y[:, 1:] ** 2, axis=1),
+            xp.sum(e**2, axis=1),
+            xp.asarray(float(e.shape[1])),
         )
 
     def add(self, xp: Any, y: Array, moved: Transported) -> "Tally":

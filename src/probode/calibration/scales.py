@@ -40,6 +40,11 @@ class Scales(NamedTuple):
     """``s_i`` where ``Σ_i = 0``, else zero."""
 
 
+def by_component(xp: Any, x: Any) -> Any:
+    """``(N, d)`` as ``(d, N)``: NumPy reduces along the last axis ten times as fast."""
+    return np.ascontiguousarray(x.T) if xp is np else x.T
+
+
 def window_mean(xp: Any, x: Any, half: int) -> Any:
     """Mean over ``± half`` rows, truncated at the ends.
 
@@ -69,7 +74,8 @@ def misfit(xp: Any, error: Any, variance: Any) -> Any:
     """``c``: the mean of ``e_i²/Σ_i`` over the components that have a variance."""
     known = variance > _TINY
     parts = xp.where(known, error**2 / xp.where(known, variance, 1.0), 0.0)
-    return parts.sum(-1) / xp.maximum(known.sum(-1), 1)
+    ones = np.ones(parts.shape[-1])  # as a product: NumPy's sums over few components are slow
+    return parts @ ones / xp.maximum(known @ ones, 1.0)
 
 
 class Values(NamedTuple):
@@ -121,6 +127,7 @@ def of_nodes(xp: Any, error: Any, variance: Any, mean: Any, doubt: float = 0.0) 
     misfit_mean = window_mean(xp, c, max(2, int(0.02 * n)))
     square_mean = window_mean(xp, e**2, max(1, int(0.1 * n)))
     e = xp.where(finite, e, xp.nan)
-    values = Values(mean[1:], xp.max(mean, axis=0) - xp.min(mean, axis=0))
+    across = by_component(xp, mean)
+    values = Values(mean[1:], xp.max(across, axis=1) - xp.min(across, axis=1))
     ratio, own = combine(xp, e, v, misfit_mean, square_mean, values, doubt)
     return Scales(xp.concatenate([ratio[:1], ratio]), xp.concatenate([xp.zeros_like(own[:1]), own]))
