@@ -9,9 +9,10 @@ import scipy.integrate
 import probode
 from probode import EK0, EK1, DiagonalEK1, PIControl, problems, solve
 from probode.calibration import interpolant, scales
+from probode.calibration.carry import carry_at_once, carry_over
 from probode.calibration.schemes import scheme_for
 from probode.calibration.stages import Collocation
-from probode.calibration.transport import Carry, carry_at_once, carry_over
+from probode.calibration.transport import Carry
 
 
 def lotka_volterra(t, y):
@@ -42,7 +43,7 @@ def relative(estimate, error):
 # --- the pieces ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("k", [1, 2, 3])
+@pytest.mark.parametrize("k", [1, 2, 3, 4])
 def test_the_interpolant_reproduces_polynomials_of_its_degree(k):
     rng = np.random.default_rng(0)
     polynomial = np.polynomial.Polynomial(rng.normal(size=2 * k + 2))
@@ -54,8 +55,9 @@ def test_the_interpolant_reproduces_polynomials_of_its_degree(k):
     left, right = derivatives(a)[:, None], derivatives(a + h)[:, None]
     w = interpolant.data(np, k, left, right, np.array(h))
     tau = np.linspace(0, 1, 7)
-    value = left[0] + interpolant.value_rows(np, k, tau) @ w
-    slope = interpolant.slope_rows(np, k, tau) @ w / h
+    values, slopes = interpolant.rows_at(k, tuple(tau.tolist()))
+    value, slope = left[0] + values @ w, slopes @ w / h
+    np.testing.assert_allclose(interpolant.value_rows(np, k, tau), values, atol=1e-12)
     np.testing.assert_allclose(value[:, 0], polynomial(a + h * tau), rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(slope[:, 0], polynomial.deriv()(a + h * tau), rtol=1e-11, atol=1e-11)
 
@@ -252,14 +254,40 @@ def test_chaos_is_flagged():
     assert "must not be trusted" in posterior._repr_html_()
 
 
-def test_rounding_level_is_flagged():
+@pytest.mark.parametrize("solver", [EK1(5), EK1(8)], ids=lambda s: s.name)
+def test_the_estimate_holds_at_rounding_level(solver):
+    """Errors of a few units in the last place, against long doubles."""
     posterior = solve(
         lambda t, y: jnp.array([y[1], -y[0]]),
         *((0.0, 10.0), [1.0, 0.0]),
-        solver=EK1(8),
+        solver=solver,
         control=PIControl(rtol=1e-13, atol=1e-15),
     ).calibrate()
+    t = posterior.t.astype(np.longdouble)
+    error = posterior.mean - np.stack([np.cos(t), -np.sin(t)], axis=1)
+    assert np.abs(error).max() < 1e-14
+    assert relative(posterior.global_error(), error.astype(float)) < 0.3
+
+
+def test_an_error_far_below_rounding_is_flagged():
+    """A stiff equation forgets its rounding errors at once: nothing is left to estimate."""
+    problem = problems.get("prothero-robinson")
+    posterior = solve(
+        *(problem.vector_field, problem.t_span, problem.y0, problem.args),
+        solver=EK1(3),
+        control=PIControl(rtol=1e-7, atol=1e-10),
+    ).calibrate()
     assert "rounding" in posterior.diagnose().flags
+
+
+def test_no_estimate_is_coarser_than_the_error_of_a_high_order():
+    """From order 7 on the interpolant has to be better than with three derivatives."""
+    problem = problems.get("brusselator")
+    arguments = problem.vector_field, problem.t_span, problem.y0, problem.args
+    judged = solve(*arguments, solver=EK1(8), control=PIControl(1e-5, 1e-8)).calibrate()
+    exact = solve(*arguments, solver=EK1(8), control=PIControl(1e-12, 1e-15))
+    error = judged.mean - exact(judged.t).mean
+    assert relative(judged.global_error(), error) < 0.1
 
 
 def test_an_uncalibrated_posterior_says_so():

@@ -24,6 +24,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from probode.gaussian import unpack
+from probode.precision import on_host
 
 Jacobian = Array | None
 """``None`` (zero), shape ``(d,)`` (its diagonal) or ``(d, d)``."""
@@ -270,6 +271,8 @@ class Dense(Structure):
         return unpack(packed, slice(derivative * self.d, (derivative + 1) * self.d))
 
     def variance(self, columns: Array) -> Array:
+        if on_host(columns):  # NumPy sums over a middle axis four times as slowly
+            return np.einsum("...ij,...ij->...j", columns, columns)
         return (columns * columns).sum(-2)
 
     def covariance(self, columns: Array) -> Array:

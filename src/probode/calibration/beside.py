@@ -131,9 +131,8 @@ class Tracker:
         reached = mean.shape[0]
         error = mean - mine.corrected[:reached]
         values = scales.Values(mean, mine.tally.high - mine.tally.low)
-        scaled = scales.combine(
-            xp, error, variance, mine.misfits[:reached], mine.squares[:reached], values
-        )
+        means = mine.misfits[:reached], mine.squares[:reached]
+        scaled = scales.combine(xp, error, variance, *means, values, self.scheme.doubt)
         steps = mine.tally.steps.astype(int)
         scheme = self.scheme
         return Calibration(
@@ -144,7 +143,7 @@ class Tracker:
             stages=None,
             ratio=scaled.ratio,
             own=scaled.own,
-            signs=mine.tally.signs(xp),
+            signs=mine.tally.signs(xp, scheme.harmless),
             f_evaluations=steps * scheme.f_per_step + scheme.collocation.s * mine.repeats,
             jacobian_evaluations=steps * scheme.jacobians_per_step + mine.repeats,
         )

@@ -44,7 +44,7 @@ def assemble(
     """Scales and signs of a finished transport."""
     xp: Any = np if on_host(t) else jnp
     error = xp.concatenate([xp.zeros_like(means[:1, 0]), moved.error])
-    scaled = scales.of_nodes(xp, error, variance, means[:, 0])
+    scaled = scales.of_nodes(xp, error, variance, means[:, 0], scheme.doubt)
     repeats = moved.repeats.sum()
     steps = t.shape[0] - 1
     s = scheme.collocation.s
@@ -56,7 +56,7 @@ def assemble(
         stages=moved.stages,
         ratio=scaled.ratio,
         own=scaled.own,
-        signs=Tally.over(xp, means[:, 0], moved).signs(xp),
+        signs=Tally.over(xp, means[:, 0], moved).signs(xp, scheme.harmless),
         f_evaluations=steps * scheme.f_per_step + s * repeats,
         jacobian_evaluations=steps * scheme.jacobians_per_step + repeats,
     )

@@ -2,17 +2,18 @@
 
 Three numbers are taken from a transport; each has a limit above which it is a warning:
 
-- ``convergence``: what the iteration left unsettled in the steps, beside the largest error. Each
-  step re-evaluates the vector field on the solution with the estimated error taken off; where that
-  asks for a correction as large as the estimate, the error is no small perturbation: it has moved
-  a layer by more than its width, or follows a chaotic attractor.
+- ``convergence``: what the iteration left unsettled in the steps, beside the largest error, and
+  beside what is harmless. Each step re-evaluates the vector field on the solution with the
+  estimated error taken off; where that asks for a correction as large as the estimate, the error is
+  no small perturbation: it has moved a layer by more than its width, or follows a chaotic
+  attractor.
 - ``rounding``: what the rounding of the values themselves adds up to, beside the error.
 - ``size``: the error beside the range of the solution.
 
 With ``first`` and ``second`` the first estimate of a step and its correction, the correction after
 that would be about ``second²/first``. Sums run over the steps::
 
-    convergence = max_i sqrt(sum (second_i²/first_i)²) / max |e_i|
+    convergence = max_i sqrt(sum (second_i²/first_i)²) / (harmless max |e_i|)
     rounding    = max_i ε sqrt(N) rms(y_i) / rms(e_i)
     size        = max_i max |e_i| / (max y_i - min y_i)
 """
@@ -23,11 +24,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Array
 
+from probode.calibration.scales import by_component
 from probode.calibration.transport import Transported
 
 SIGNS = ("convergence", "rounding", "size")
-LIMITS = {"convergence": 10.0, "rounding": 1.0, "size": 0.5}
-"""The sum over steps takes no account of how errors fade on the way, hence a limit above one."""
+LIMITS = {"convergence": 1.0, "rounding": 30.0, "size": 0.5}
+"""Rounding of the values belongs to the error, and is estimated with it. Only where the error is
+far below what it adds up to (a stiff equation that forgets it at once) nothing is left to estimate.
+"""
 _WORDS = {
     "convergence": "the error iteration does not converge: the error is no small perturbation",
     "rounding": "the error is near rounding level, where no estimate is exact",
@@ -62,15 +66,15 @@ class Tally(NamedTuple):
     @staticmethod
     def over(xp: Any, y: Array, moved: Transported) -> "Tally":
         """Of all steps at once; ``y`` are the values at all nodes."""
-        e = moved.error
+        y, e, left = (by_component(xp, x) for x in (y, moved.error, _unsettled(xp, moved)))
         return Tally(
-            xp.sum(_unsettled(xp, moved) ** 2, axis=0),
-            xp.max(xp.abs(e), axis=0, initial=0.0),
-            xp.min(y, axis=0),
-            xp.max(y, axis=0),
-            xp.sum(y[1:] ** 2, axis=0),
-            xp.sum(e**2, axis=0),
-            xp.asarray(float(e.shape[0])),
+            xp.sum(left**2, axis=1),
+            xp.max(xp.abs(e), axis=1, initial=0.0),
+            xp.min(y, axis=1),
+            xp.max(y, axis=1),
+            xp.sum(y[:, 1:] ** 2, axis=1),
+            xp.sum(e**2, axis=1),
+            xp.asarray(float(e.shape[1])),
         )
 
     def add(self, xp: Any, y: Array, moved: Transported) -> "Tally":
@@ -85,11 +89,11 @@ class Tally(NamedTuple):
             self.steps + 1.0,
         )
 
-    def signs(self, xp: Any) -> Array:
+    def signs(self, xp: Any, harmless: float) -> Array:
         """The numbers to judge by, in the order of :data:`SIGNS`; zero where no error is."""
         known = self.largest > 0.0
         extent = self.high - self.low
-        convergence = xp.sqrt(self.unsettled) / xp.where(known, self.largest, 1.0)
+        convergence = xp.sqrt(self.unsettled) / xp.where(known, harmless * self.largest, 1.0)
         level = _EPSILON * xp.sqrt(self.steps * self.square)
         rounding = level / (xp.sqrt(self.error_square) + _TINY)
         size = self.largest / xp.where(extent > 0.0, extent, 1.0)

@@ -8,15 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from probode.calibration.transport import (
-    Carry,
-    Newton,
-    Scheme,
-    Transported,
-    carry_at_once,
-    carry_over,
-    empty,
-)
+from probode.calibration.carry import carry_at_once, carry_over, empty
+from probode.calibration.transport import Carry, Newton, Scheme, Transported
 from probode.compile import compiled
 from probode.problem import Field
 

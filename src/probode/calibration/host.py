@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from probode.calibration.transport import Newton, Scheme, Sweeps, Transported, curve, empty
+from probode.calibration.carry import empty
+from probode.calibration.transport import Newton, Scheme, Sweeps, Transported, curve
 
 
 class HostProblem(NamedTuple):

@@ -15,6 +15,7 @@ of ``h m'``, where differences of large coefficients would lose digits.
 from fractions import Fraction
 from functools import lru_cache
 from math import comb, factorial
+from operator import mul
 from typing import Any
 
 import numpy as np
@@ -23,15 +24,19 @@ import numpy as np
 def contact(order: int, smoothed: bool) -> int:
     """``k``: how many derivatives of the mean to match at both ends of a step.
 
-    More would lose digits. A filter's mean jumps in its higher derivatives: slopes only.
+    ``P`` misses the mean by terms of order ``h^(2k+2)`` and above. They cancel over a step where a
+    quadrature with ``s`` nodes is exact for them: what it leaves is of order ``h^max(2s, 2k+2)``.
+    That has to be smaller than the solver's own error, of order ``h^(q+1)``: with ``s = 4``, from
+    ``q = 7`` on it takes ``k >= q/2``. A filter's mean jumps in its higher derivatives: slopes
+    only.
     """
     if not smoothed:
         return 1
-    return min(order, 2 if order <= 3 else 3)
+    return min(order, max(2 if order <= 3 else 3, (order + 1) // 2))
 
 
 @lru_cache(maxsize=8)
-def _coefficients(k: int) -> np.ndarray:
+def _exact_coefficients(k: int) -> list[list[Fraction]]:
     """Polynomial coefficients ``a_0 .. a_(2k+1)`` (rows) of ``P - m_n`` as functions of ``w``.
 
     ``a_0 = 0`` and ``a_1 .. a_k`` are data; the others solve, for ``j = 0..k``::
@@ -51,7 +56,33 @@ def _coefficients(k: int) -> np.ndarray:
             rows[n + i][k + j] += inverse[i][j]
             for p in range(1, n):
                 rows[n + i][p - 1] -= inverse[i][j] * comb(p, j)
-    return np.array([[float(x) for x in row] for row in rows])
+    return rows
+
+
+@lru_cache(maxsize=8)
+def _coefficients(k: int) -> np.ndarray:
+    return np.array([[float(x) for x in row] for row in _exact_coefficients(k)])
+
+
+@lru_cache(maxsize=32)
+def rows_at(k: int, nodes: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """``V`` and ``D`` at fixed nodes, each entry rounded once.
+
+    They are used in every step: rounding errors in them, amplified by the large coefficients of
+    high degrees, would be the same in all steps and add up to a false drift.
+    """
+    coefficients = _exact_coefficients(k)
+    degrees = range(2 * k + 2)
+    value: list[list[float]] = []
+    slope: list[list[float]] = []
+    for node in nodes:
+        tau = Fraction(node)
+        powers = [tau**p for p in degrees]
+        slopes = [p * tau ** max(p - 1, 0) for p in degrees]
+        for rows, weights in ((value, powers), (slope, slopes)):
+            columns = zip(*coefficients, strict=True)
+            rows.append([float(sum(map(mul, weights, column))) for column in columns])
+    return np.array(value), np.array(slope)
 
 
 def _invert(matrix: list[list[Fraction]]) -> list[list[Fraction]]:
@@ -71,12 +102,6 @@ def _invert(matrix: list[list[Fraction]]) -> list[list[Fraction]]:
 def value_rows(xp: Any, k: int, tau: Any) -> Any:
     """``V(τ)``, shape ``(*τ, 2k+1)``."""
     powers = xp.stack([tau**p for p in range(2 * k + 2)], axis=-1)
-    return powers @ _coefficients(k)
-
-
-def slope_rows(xp: Any, k: int, tau: Any) -> Any:
-    """``D(τ)``, shape ``(*τ, 2k+1)``."""
-    powers = xp.stack([p * tau ** max(p - 1, 0) for p in range(2 * k + 2)], axis=-1)
     return powers @ _coefficients(k)
 
 
