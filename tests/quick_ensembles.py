@@ -13,7 +13,7 @@ _OPTIONS = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": 
 @contextmanager
 def quick_reference_engine():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engines, "_lanes", lambda: None)
+        patch.setattr(engines, "_suits", lambda *_: False)
         for name in ("advance_lanes", "exchange_lanes"):
             function = getattr(batch, name).__wrapped__
             patch.setattr(
