@@ -277,22 +277,16 @@ def collect_chunks(
     return carry, status, chunks
 
 
-def smooth_all(method: Method, solve: Solve, chunks: list[AnyChunk]) -> list[Marginals]:
-    """Smoothed rows, chunk by chunk, from the end backwards; returned in the order of time."""
-    smoothed = []
+def smooth_all(method: Method, solve: Solve, chunks: list[AnyChunk]) -> Marginals:
+    """Smoothed rows of all chunks, from the end backwards, with packed factors."""
     last = Marginals(solve.state.mean, solve.state.factor)
-    vector: Any = None
+    if all(isinstance(chunk, NativeChunk) for chunk in chunks):
+        return driver.smooth_chunks(method, [c for c in chunks if isinstance(c, NativeChunk)], last)
+    smoothed = []
     for chunk in reversed(chunks):
-        if isinstance(chunk, NativeChunk):
-            if vector is None:
-                triangle = pack(np.asarray(last.factor))
-                vector = np.concatenate([np.ravel(last.mean), np.ravel(triangle)])
-            buffer, vector = driver.smooth_chunk(method, chunk, vector)
-        else:
-            buffer, last = smooth_chunk(method, chunk.rows, chunk.steps, last)
-            buffer = Marginals(buffer.mean, pack(np.asarray(buffer.factor)))
-        smoothed.append(buffer)
-    return smoothed[::-1]
+        buffer, last = smooth_chunk(method, chunk.rows, chunk.steps, last)
+        smoothed.append(Marginals(buffer.mean, pack(np.asarray(buffer.factor))))
+    return join(chunks, jax.tree.map(np.asarray, smoothed[::-1]))
 
 
 def kept_rows(solve: Solve, chunks: list[AnyChunk]) -> list[Rows]:

@@ -229,7 +229,7 @@ def node_path(
         return NodePath(rows, None)
     if not chunks:
         return NodePath(rows, Marginals(rows.mean, rows.factor))
-    return NodePath(rows, engine.join(chunks, engine.smooth_all(method, final, chunks)))
+    return NodePath(rows, engine.smooth_all(method, final, chunks))
 
 
 def _solve_traced(

@@ -12,6 +12,7 @@ from jaxtyping import Array
 from probode import loop
 from probode.compile import compiled
 from probode.control import Control
+from probode.gaussian import pack as triangle
 from probode.initial import Initialization
 from probode.loop import Rows, Solve
 from probode.native.layout import layout_of, pack, settings
@@ -139,24 +140,22 @@ def packed(method: Method, solve: Solve) -> Carry:
     return Carry(vector, layout_of(method).solve(vector))
 
 
-def smooth_chunk(
-    method: Method, chunk: NativeChunk, last: np.ndarray
-) -> tuple[Marginals, np.ndarray]:
-    """Smooth the rows of a chunk, given the smoothed row after its last step, as a vector.
-
-    Returns all smoothed rows, and row 0 as a vector.
-    """
+def smooth_chunks(method: Method, chunks: list[NativeChunk], last: Marginals) -> Marginals:
+    """Smooth the rows of all chunks, given the last row smoothed; into one piece of memory."""
     library, layout = load(), layout_of(method)
     assert library is not None
-    out = np.empty((chunk.steps + 1, layout.marginal))
-    out[-1] = last
-    library.probode_smooth(
-        ctypes.c_void_p(chunk.settings.ctypes.data),
-        ctypes.c_void_p(chunk.buffer.ctypes.data),
-        ctypes.c_long(chunk.steps),
-        ctypes.c_void_p(out.ctypes.data),
-    )
-    return layout.marginals(out), out[0]
+    end = sum(chunk.steps for chunk in chunks)
+    out = np.empty((end + 1, layout.marginal))
+    out[end] = np.concatenate([np.ravel(last.mean), np.ravel(triangle(np.asarray(last.factor)))])
+    for chunk in reversed(chunks):
+        end -= chunk.steps
+        library.probode_smooth(
+            ctypes.c_void_p(chunk.settings.ctypes.data),
+            ctypes.c_void_p(chunk.buffer.ctypes.data),
+            ctypes.c_long(chunk.steps),
+            ctypes.c_void_p(out[end:].ctypes.data),
+        )
+    return layout.marginals(out)
 
 
 _pack = compiled(0)(pack)
