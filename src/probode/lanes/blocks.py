@@ -72,6 +72,24 @@ def in_one_piece(function: Any) -> Any:
     return call
 
 
+def give_places(
+    done: Array, lanes: tuple[Array, ...], states: Array, own: Array, count: Array
+) -> tuple[Array, ...]:
+    """The places of members that are done to those that wait: ``(state, own, who, following)``.
+
+    ``states`` and ``own`` have a row for each member of the chunk, and a last one for nobody.
+    """
+    state, mine, who, following = lanes
+    turn = following + jnp.cumsum(done) - 1
+    new = jnp.where(turn < count, turn, states.shape[0] - 1)
+    return (
+        jnp.where(done, states[new].T, state),
+        jnp.where(done, own[new].T, mine),
+        jnp.where(done, new, who),
+        jnp.minimum(following + jnp.sum(done), count),
+    )
+
+
 def solve_chunk(
     layout: Layout,
     given: Given,
@@ -102,13 +120,8 @@ def solve_chunk(
         state, mine, who, following, results = carry
         done = state[layout.at("status")][0] != Status.RUNNING.value
         results = results.at[jnp.where(done, who, capacity)].set(state[rows].T)
-        turn = following + jnp.cumsum(done) - 1
-        new = jnp.where(turn < count, turn, capacity)
-        who = jnp.where(done, new, who)
-        state = jnp.where(done, states[new].T, state)
-        mine = jnp.where(done, own[new].T, mine)
-        following = jnp.minimum(following + jnp.sum(done), count)
-        return state, mine, who, following, results
+        places = give_places(done, (state, mine, who, following), states, own, count)
+        return *places, results
 
     def body(carry: tuple[Array, ...]) -> tuple[Array, ...]:
         state, mine, who, following, results = refill(carry)

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from probode.lanes import entries as e
-from probode.lanes.blocks import LANES, in_one_piece
+from probode.lanes.blocks import LANES, give_places, in_one_piece
 from probode.lanes.entries import Entry, Lanes, scalar
 from probode.lanes.interpret import lift
 from probode.lanes.layout import Given, Layout
@@ -237,13 +237,8 @@ def solve_chunk(
         finals = finals.at[jnp.where(finished, who, capacity)].set(
             jnp.concatenate([state[rows], number[None].astype(float)]).T
         )
-        place = following + jnp.cumsum(finished) - 1
-        new = jnp.where(place < count, place, capacity)
-        who = jnp.where(finished, new, who)
-        state = jnp.where(finished, states[new].T, state)
-        mine = jnp.where(finished, own[new].T, mine)
-        following = jnp.minimum(following + jnp.sum(finished), count)
-        return state, mine, who, following, finals, records
+        places = give_places(finished, (state, mine, who, following), states, own, count)
+        return *places, finals, records
 
     def body(carry: tuple[Array, ...]) -> tuple[Array, ...]:
         state, mine, who, following, finals, records = turn(carry)
