@@ -7,11 +7,11 @@ import pytest
 
 import probode
 from probode.lanes import Members, Unsupported, engine, solve_lanes, supports
-from probode.lanes import entries as e
-from probode.lanes.entries import Lanes
-from probode.lanes.interpret import lift
 from probode.lanes.problem import Problem
 from probode.precision import double_precision
+from probode.unroll import entries as e
+from probode.unroll.entries import Lanes
+from probode.unroll.interpret import lift
 
 CONTROL = probode.PIControl(rtol=1e-5, atol=1e-7)
 

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float
 
-from probode.lanes.entries import multiplies
 from probode.lanes.layout import Given, Layout
 from probode.lanes.step import advance, running
+from probode.unroll.entries import multiplies
 
 LANES = 32
 """Members of a block: one warp."""

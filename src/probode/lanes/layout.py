@@ -16,12 +16,12 @@ from jaxtyping import Array, Float
 
 from probode.control import PControl
 from probode.initial import Initialization
-from probode.lanes.entries import Lanes, scalar
 from probode.lanes.step import Lane, Member
 from probode.lanes.update import Cut
 from probode.loop import begin
 from probode.problem import Field
 from probode.step import Method
+from probode.unroll.entries import Lanes, scalar
 
 
 @dataclass(frozen=True)

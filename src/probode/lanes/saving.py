@@ -15,10 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from probode.lanes import entries as e
 from probode.lanes.blocks import LANES, give_places, in_one_piece
-from probode.lanes.entries import Entry, Lanes, scalar
-from probode.lanes.interpret import lift
 from probode.lanes.layout import Given, Layout
 from probode.lanes.step import Lane, Member, advance, running
 from probode.loop import Solve
@@ -27,6 +24,9 @@ from probode.saving import Saving, catch_up, pass_point
 from probode.smooth import Kernel, identity_kernel
 from probode.status import Status
 from probode.step import Method, State
+from probode.unroll import entries as e
+from probode.unroll.entries import Entry, Lanes, scalar
+from probode.unroll.interpret import lift
 
 
 @record

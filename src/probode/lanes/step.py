@@ -13,14 +13,14 @@ from jax import lax
 
 from probode.control import _SMALLEST_ERROR, _STRETCH, PControl, PIControl
 from probode.diffusion import Evidence
-from probode.lanes import entries as e
-from probode.lanes.entries import Entry, Lanes, scalar
-from probode.lanes.interpret import lift
 from probode.lanes.update import EPSILON, condition
 from probode.problem import Field
 from probode.record import record
 from probode.status import Status
 from probode.step import Method, State, attempt
+from probode.unroll import entries as e
+from probode.unroll.entries import Entry, Lanes, scalar
+from probode.unroll.interpret import lift
 
 TINY = float(np.finfo(float).tiny)
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from probode.lanes import entries as e
-from probode.lanes.entries import Entry, Lanes
 from probode.step import UNRESOLVED, Method
 from probode.structure import BlockDiagonal, Dense
+from probode.unroll import entries as e
+from probode.unroll.entries import Entry, Lanes
 
 EPSILON = float(np.finfo(float).eps)
 

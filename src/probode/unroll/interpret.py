@@ -22,8 +22,8 @@ import numpy as np
 from jax import lax
 from jax.extend import core
 
-from probode.lanes import entries as e
-from probode.lanes.entries import Entry, Lanes
+from probode.unroll import entries as e
+from probode.unroll.entries import Entry, Lanes
 
 LONGEST_LOOP = 32
 """Loops of at most this many rounds are unrolled."""

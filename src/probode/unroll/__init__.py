@@ -1,0 +1,10 @@
+"""Programs on small arrays written out: every entry a scalar of its own, known numbers folded in.
+
+:mod:`probode.lanes` runs such programs with arrays over the members of an ensemble as scalars,
+:mod:`probode.native` turns them into lists of operations for its kernels.
+"""
+
+from probode.unroll.entries import Lanes
+from probode.unroll.interpret import Unsupported, lift
+
+__all__ = ["Lanes", "Unsupported", "lift"]
