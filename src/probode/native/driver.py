@@ -17,6 +17,7 @@ from probode.initial import Initialization
 from probode.loop import Rows, Solve
 from probode.native.layout import layout_of, pack, settings
 from probode.native.library import load
+from probode.native.tape import evaluate, tape_of
 from probode.problem import Field
 from probode.smooth import Marginals
 from probode.status import Status
@@ -189,27 +190,25 @@ def step_until_stopped(
 ) -> tuple[Array, Array]:
     """Evaluate and step until the kernel says stop. Returns the state and the rows, as vectors."""
     layout = layout_of(method)
-    out = (
+    memory = (
         jax.ShapeDtypeStruct((layout.state,), jnp.float64),
         jax.ShapeDtypeStruct(((capacity + 1) * layout.row,), jnp.float64),
-        jax.ShapeDtypeStruct((), jnp.bool_),
     )
+    tape = tape_of(method, field)
+    if tape is not None:
+        run = jax.ffi.ffi_call("probode_xla_run", memory, input_output_aliases={1: 0})
+        state, rows = run(given, state, tape.code, tape.numbers(field))
+        return state, rows
+
     # Aliases: the state and the rows are changed where they are.
+    out = (*memory, jax.ShapeDtypeStruct((), jnp.bool_))
     open_chunk = jax.ffi.ffi_call("probode_xla_open", out, input_output_aliases={1: 0})
     advance = jax.ffi.ffi_call("probode_xla_advance", out, input_output_aliases={1: 0, 2: 1})
 
     def body(carry: Any) -> Any:
         state, rows, _ = carry
-        f, jacobian = _evaluate(method, field, state[0], state[1 : 1 + layout.d])
+        f, jacobian = evaluate(method.jacobian, field, state[0], state[1 : 1 + layout.d])
         return advance(given, state, rows, f, jacobian)
 
     state, rows, _ = jax.lax.while_loop(lambda carry: carry[2], body, open_chunk(given, state))
     return state, rows
-
-
-def _evaluate(method: Method, field: Field, t: Array, y: Array) -> tuple[Array, Array]:
-    if method.jacobian == "full":
-        return field.jacobian(t, y)
-    if method.jacobian == "diagonal":
-        return field.jacobian_diagonal(t, y)
-    return field(t, y), jnp.zeros(0)

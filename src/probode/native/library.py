@@ -43,7 +43,7 @@ def load() -> ctypes.CDLL | None:
         return None
     try:
         library = ctypes.CDLL(str(path))
-        for name in ("probode_xla_open", "probode_xla_advance"):
+        for name in ("probode_xla_open", "probode_xla_advance", "probode_xla_run"):
             capsule = jax.ffi.pycapsule(getattr(library, name))
             jax.ffi.register_ffi_target(name, capsule, platform="cpu")
     except (OSError, AttributeError, RuntimeError):

@@ -94,6 +94,9 @@ def _evaluate(equation: Any, operands: list[Value]) -> Sequence[Value]:
     if name in _REDUCTIONS:
         return _reduce(equation, operands[0])
     if name in _ELEMENTWISE or name in _ARITHMETIC:
+        kind = equation.outvars[0].aval.dtype
+        if kind.kind not in "biu" and kind != np.float64:
+            raise Unsupported(f"{name!r} in {kind}: constants are doubles")
         return [_elementwise(equation, operands)]
     raise Unsupported(f"the operation {name!r} has no form on lanes")
 

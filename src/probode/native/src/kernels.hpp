@@ -1,12 +1,18 @@
 // The kernels by instruction set: the same source is compiled once for each.
 #pragma once
 
+#include <cstdint>
+
 namespace probode {
 
 struct Kernels {
   bool (*open)(const double* settings, double* state, double* rows);
   bool (*advance)(const double* settings, double* state, double* rows, const double* f,
                   const double* jacobian);
+  void (*run)(const double* settings, double* state, double* rows, const int32_t* code,
+              const double* numbers, long given);
+  void (*evaluate)(const int32_t* code, const double* numbers, long given, int d, const double* at,
+                   double* out);
   void (*smooth)(const double* settings, const double* rows, long count, double* out);
 };
 

@@ -7,6 +7,7 @@
 
 namespace ffi = xla::ffi;
 using Vector = ffi::Buffer<ffi::F64>;
+using Code = ffi::Buffer<ffi::S32>;
 using VectorResult = ffi::ResultBuffer<ffi::F64>;
 using FlagResult = ffi::ResultBuffer<ffi::PRED>;
 
@@ -55,6 +56,13 @@ ffi::Error Advance(Vector settings, Vector state, Vector rows, Vector f, Vector 
   return ffi::Error::Success();
 }
 
+ffi::Error Run(Vector settings, Vector state, Code code, Vector numbers, VectorResult state_out,
+               VectorResult rows_out) {
+  kernels().run(settings.typed_data(), in_place(state, state_out), rows_out->typed_data(),
+                code.typed_data(), numbers.typed_data(), numbers.element_count());
+  return ffi::Error::Success();
+}
+
 }  // namespace
 }  // namespace probode
 
@@ -65,6 +73,9 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(probode_xla_advance, probode::Advance,
                               ffi::Ffi::Bind().Arg<Vector>().Arg<Vector>().Arg<Vector>().Arg<Vector>()
                                   .Arg<Vector>().Ret<Vector>().Ret<Vector>()
                                   .Ret<ffi::Buffer<ffi::PRED>>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(probode_xla_run, probode::Run,
+                              ffi::Ffi::Bind().Arg<Vector>().Arg<Vector>().Arg<Code>().Arg<Vector>()
+                                  .Ret<Vector>().Ret<Vector>());
 
 extern "C" {
 
@@ -75,6 +86,11 @@ int probode_open(const double* settings, double* state, double* rows) {
 int probode_advance(const double* settings, double* state, double* rows, const double* f,
                     const double* jacobian) {
   return probode::kernels().advance(settings, state, rows, f, jacobian);
+}
+
+void probode_evaluate(const int32_t* code, const double* numbers, long given, int d, const double* at,
+                      double* out) {
+  probode::kernels().evaluate(code, numbers, given, d, at, out);
 }
 
 // The smoothed row `count` is given in `out`.

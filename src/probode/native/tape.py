@@ -1,0 +1,281 @@
+"""A small vector field as a list of scalar operations, which the kernels evaluate themselves.
+
+A step on a small system takes about a microsecond, and XLA a third of one to get to the vector
+field and back. So the traced field and its Jacobian are written out in scalars
+(:mod:`probode.unroll`) and the operations listed, as ``src/tape.hpp`` reads them: one call of the
+kernels then makes all steps. A field that is too long for that, or has an operation that is not on
+the list, stays with XLA.
+"""
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core
+from jaxtyping import Array
+
+from probode.problem import Field
+from probode.step import Method
+from probode.unroll import Lanes, Unsupported, lift
+from probode.unroll.interpret import as_lanes
+
+LONGEST = 300
+"""Operations up to which listing them is faster than XLA's compiled code and its calls."""
+
+_LONGEST_PROGRAM = 4000
+"""Numbers that a program may compute, and its Jacobian with it, to be worth writing out."""
+
+# fmt: off
+OPERATIONS = (
+    "copy", "add", "sub", "mul", "div", "multiply_add", "multiply_subtract", "subtract_product",
+    "neg", "square", "sqrt", "rsqrt", "abs", "max", "min", "select", "clamp",
+    "lt", "le", "gt", "ge", "eq", "ne", "and", "or", "xor", "not",
+    "exp", "exp2", "expm1", "log", "log1p", "pow", "logistic", "tanh", "sin", "cos", "tan",
+    "sinh", "cosh", "asin", "acos", "atan", "atan2", "asinh", "acosh", "atanh", "cbrt", "erf",
+    "erfc", "floor", "ceil", "round", "round_even", "sign", "rem",
+)
+# fmt: on
+"""In the order of ``enum Operation`` of ``src/tape.hpp``."""
+
+_CODES = {name: code for code, name in enumerate(OPERATIONS)}
+_ONE_TO_ONE = frozenset(OPERATIONS) - {"copy", "select", "round", "round_even"}
+_LEAVES = ("input", "constant")
+_COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
+
+
+class Tape(NamedTuple):
+    """Operations on numbered places: ``(t, y, inputs, constants, results)``, in this order.
+
+    ``code`` holds how many constants, operations and outputs there are, then ``(operation, place,
+    place, place)`` for each operation, and the places of the outputs.
+    """
+
+    code: np.ndarray
+    constants: np.ndarray
+
+    def numbers(self, field: Field) -> Array:
+        """What the operations read beside ``t`` and ``y``."""
+        parts = [jnp.ravel(jnp.asarray(leaf)).astype(float) for leaf in jax.tree.leaves(field)]
+        return jnp.concatenate([*parts, self.constants])
+
+
+def tape_of(method: Method, field: Field) -> Tape | None:
+    """The operations of ``f`` and of the method's Jacobian; ``None``: XLA is better at them."""
+    leaves, tree = jax.tree.flatten(field)
+    shapes = tuple((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
+    return _tape(method.jacobian, tree, shapes)
+
+
+def evaluate(jacobian: str, field: Field, t: Array, y: Array) -> tuple[Array, Array]:
+    """``f`` and the kind of Jacobian a method asks for."""
+    if jacobian == "full":
+        return field.jacobian(t, y)
+    if jacobian == "diagonal":
+        return field.jacobian_diagonal(t, y)
+    return field(t, y), jnp.zeros(0)
+
+
+@lru_cache(maxsize=256)
+def _tape(jacobian: str, tree: Any, shapes: tuple[tuple[Any, Any], ...]) -> Tape | None:
+    sizes = [int(np.prod(shape)) for shape, _ in shapes]
+    if sum(sizes) > _LONGEST_PROGRAM or not all(_is_real(dtype) for _, dtype in shapes):
+        return None
+    field: Field = jax.tree.unflatten(tree, [jax.ShapeDtypeStruct(*one) for one in shapes])
+    number = jax.ShapeDtypeStruct((), float)
+    state = jax.ShapeDtypeStruct((field.d,), float)
+    in_arrays = jax.make_jaxpr(lambda *given: evaluate(jacobian, *given))(field, number, state)
+    if _work(in_arrays.jaxpr) > _LONGEST_PROGRAM:
+        return None
+
+    def in_scalars(t: Array, y: list[Array], flat: list[Array]) -> list[Any]:
+        rest, leaves = list(flat), []
+        for (shape, _), size in zip(shapes, sizes, strict=True):
+            leaves.append(Lanes(shape, rest[:size]))
+            rest = rest[size:]
+        results = lift(
+            lambda field, t, y: evaluate(jacobian, field, t, y),
+            jax.tree.unflatten(tree, leaves),
+            Lanes((), [t]),
+            Lanes((field.d,), y),
+        )
+        return [entry for result in results for entry in as_lanes(result).entries]
+
+    given = [
+        jax.ShapeDtypeStruct((), dtype)
+        for (_, dtype), size in zip(shapes, sizes, strict=True)
+        for _ in range(size)
+    ]
+    try:
+        program = jax.make_jaxpr(in_scalars)(number, [number] * field.d, given)
+        writer = _Writer()
+        tape = writer.tape(1 + field.d + len(given), writer.read(program))
+    except Unsupported:
+        return None
+    return tape if tape.code[1] <= LONGEST else None
+
+
+def _is_real(dtype: Any) -> bool:
+    return any(jnp.issubdtype(dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_))
+
+
+def _work(jaxpr: core.Jaxpr) -> float:
+    """How many numbers a program computes; infinite if it has loops of unknown length."""
+    total = 0.0
+    equations: list[Any] = jaxpr.eqns
+    for equation in equations:
+        name, params = equation.primitive.name, equation.params
+        if name == "while":
+            return np.inf
+        inner = [_work(x) for x in _programs(params)]
+        if inner:
+            total += params.get("length", 1) * sum(inner)
+            continue
+        size = sum(float(np.prod(variable.aval.shape)) for variable in equation.outvars)
+        if name == "dot_general":
+            (summed, _), _ = params["dimension_numbers"]
+            size *= float(np.prod([equation.invars[0].aval.shape[axis] for axis in summed]))
+        total += size
+    return total
+
+
+def _programs(params: dict[str, Any]) -> list[core.Jaxpr]:
+    """The programs that an equation calls."""
+    values = [v for x in params.values() for v in (x if isinstance(x, tuple | list) else [x])]
+    closed = [x.jaxpr for x in values if isinstance(x, core.ClosedJaxpr)]
+    return closed + [x for x in values if isinstance(x, core.Jaxpr)]
+
+
+def _as_doubles(name: str, given: list[Any], dtype: Any) -> bool:
+    """Whether an operation on numbers of these types is the same on doubles."""
+    if name == "convert_element_type":
+        whole = all(x.kind in "biu" for x in given)
+        return dtype in (np.float64, np.bool_) or (whole and dtype.kind in "iu")
+    if name in _COMPARISONS:
+        return all(x.kind in "biu" or x == np.float64 for x in given)
+    return all(x in (np.float64, np.bool_) for x in [dtype, *given])
+
+
+class _Writer:
+    """Lists the operations of a program on scalars: each once, and only those that are needed.
+
+    A value is a number: where ``(operation, value, ...)`` stands in the list of all that were seen.
+    """
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[Any, ...]] = []
+        self._known: dict[tuple[Any, ...], int] = {}
+
+    def value(self, *row: Any) -> int:
+        """``(operation, value, ...)``, ``("input", index)`` or ``("constant", bytes)``."""
+        if row not in self._known:
+            self._known[row] = len(self.seen)
+            self.seen.append(row)
+        return self._known[row]
+
+    def constant(self, number: Any) -> int:
+        """A known number; by its bytes, which tell zeros and NaNs apart."""
+        return self.value("constant", np.float64(number).tobytes())
+
+    def read(self, program: core.ClosedJaxpr) -> list[int]:
+        """The values that a program returns."""
+        values: dict[Any, int] = {}
+        for i, variable in enumerate(program.jaxpr.invars):
+            values[variable] = self.value("input", i)
+        for variable, number in zip(program.jaxpr.constvars, program.consts, strict=True):
+            values[variable] = self.constant(number)
+
+        def find(atom: Any) -> int:
+            return self.constant(atom.val) if isinstance(atom, core.Literal) else values[atom]
+
+        for equation in program.jaxpr.eqns:
+            operands = [find(atom) for atom in equation.invars]
+            values[equation.outvars[0]] = self._operation(equation, operands)
+        return [find(atom) for atom in program.jaxpr.outvars]
+
+    def _operation(self, equation: Any, operands: list[int]) -> int:
+        name, dtype = equation.primitive.name, equation.outvars[0].aval.dtype
+        given = [atom.aval.dtype for atom in equation.invars]
+        if not _as_doubles(name, given, dtype):
+            raise Unsupported(f"{name!r} of {given} to {dtype}")
+        if name == "convert_element_type":
+            if dtype == np.bool_ and given[0] != np.bool_:
+                return self.value("ne", operands[0], self.constant(0.0))
+            return operands[0]
+        if name == "integer_pow":
+            return self._power(operands[0], equation.params["y"])
+        if name == "select_n" and given[0] == np.bool_ and len(operands) == 3:
+            return self.value("select", *operands)
+        if name == "round":
+            even = int(equation.params["rounding_method"]) == 1
+            return self.value("round_even" if even else "round", *operands)
+        if name not in _ONE_TO_ONE:
+            raise Unsupported(f"the operation {name!r} is not on the list")
+        return self.value(name, *operands)
+
+    def _power(self, x: int, exponent: int) -> int:
+        """``x^exponent`` by squaring."""
+        if exponent < 0:
+            return self.value("div", self.constant(1.0), self._power(x, -exponent))
+        result = None
+        while exponent:
+            if exponent % 2:
+                result = x if result is None else self.value("mul", result, x)
+            exponent //= 2
+            x = self.value("square", x) if exponent else x
+        return self.constant(1.0) if result is None else result
+
+    def tape(self, inputs: int, outputs: list[int]) -> Tape:
+        """The operations that lead to the outputs; the first ``inputs`` places are given."""
+        needed = self._merged(outputs)
+        constants = [v for v in sorted(needed) if self.seen[v][0] == "constant"]
+        rows = [(v, row) for v, row in sorted(needed.items()) if row[0] not in _LEAVES]
+        places = {v: inputs + i for i, v in enumerate([*constants, *(v for v, _ in rows)])}
+
+        def place(value: int) -> int:
+            kind, what = self.seen[value][:2]
+            return int(what) if kind == "input" else places[value]
+
+        code = [len(constants), len(rows), len(outputs)]
+        for _, (name, *operands) in rows:
+            where = [place(value) for value in operands]
+            code += [_CODES[name], *where, *[0] * (3 - len(where))]
+        code += [place(value) for value in outputs]
+        numbers = [np.frombuffer(self.seen[v][1])[0] for v in constants]
+        return Tape(np.array(code, np.int32), np.array(numbers, float))
+
+    def _merged(self, outputs: list[int]) -> dict[int, tuple[Any, ...]]:
+        """Needed values and their operations; a product that one sum alone needs goes into it."""
+        uses: dict[int, int] = {}
+        waiting = list(outputs)
+        while waiting:
+            value = waiting.pop()
+            uses[value] = uses.get(value, 0) + 1
+            if uses[value] == 1 and self.seen[value][0] not in _LEAVES:
+                waiting += self.seen[value][1:]
+        needed: dict[int, tuple[Any, ...]] = {}
+        waiting = list(outputs)
+        while waiting:
+            value = waiting.pop()
+            if value in needed:
+                continue
+            row = self.seen[value]
+            if row[0] in ("add", "sub"):
+                row = self._with_product(row, uses)
+            needed[value] = row
+            if row[0] not in _LEAVES:
+                waiting += row[1:]
+        return needed
+
+    def _with_product(self, row: tuple[Any, ...], uses: dict[int, int]) -> tuple[Any, ...]:
+        """``a b + c``, ``a b - c`` or ``c - a b`` as one operation."""
+        name, left, right = row
+        for product, other, merged in (
+            (left, right, "multiply_add" if name == "add" else "multiply_subtract"),
+            (right, left, "multiply_add" if name == "add" else "subtract_product"),
+        ):
+            kind, *factors = self.seen[product]
+            if kind == "mul" and uses[product] == 1:
+                return (merged, *factors, other)
+        return row
