@@ -84,17 +84,14 @@ def traced(function, y=Y, args=()):
 
 def tape(function, y=Y, args=(), jacobian="none"):
     """The list of operations of a function, or ``None``."""
-    solver = {"none": EK0, "full": EK1}[jacobian](2)
-    with double_precision():
-        return tape_of(solver.method(len(y)), traced(function, y, args))
+    return tape_of(jacobian, traced(function, y, args))
 
 
 def by_kernels(function, y=Y, args=(), jacobian="none", t=0.5):
     """``f`` and the Jacobian, as the kernels evaluate them."""
     listed = tape(function, y, args, jacobian)
     assert listed is not None
-    with double_precision():
-        numbers = np.asarray(listed.numbers(traced(function, y, args)))
+    numbers = listed.numbers(traced(function, y, args))
     at, out = np.array([t, *y]), np.empty(listed.code[2])
     library.load().probode_evaluate(
         ctypes.c_void_p(listed.code.ctypes.data),

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array
 
 from probode.calibration.carry import carry_at_once, carry_over, empty
+from probode.calibration.kernels import transport_natively
 from probode.calibration.transport import Carry, Newton, Scheme, Transported
 from probode.compile import compiled
 from probode.problem import Field
@@ -42,7 +43,10 @@ def block_steps(scheme: Scheme, d: int) -> int:
 
 
 def transport(scheme: Scheme, field: Field, t: np.ndarray, means: np.ndarray) -> Transported:
-    """Carry the error along all nodes, block by block; NumPy arrays, one row per step."""
+    """Carry the error along all nodes, by kernels or block by block; NumPy arrays, a row a step."""
+    natively = transport_natively(scheme, field, t, means)
+    if natively is not None:
+        return natively
     d, steps = means.shape[-1], t.shape[0] - 1
     size = block_steps(scheme, d)
     means = means[:, : scheme.k + 1]

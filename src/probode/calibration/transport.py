@@ -32,14 +32,14 @@ from probode.calibration.inverse import Complex, shifted_inverse
 from probode.calibration.stages import Collocation
 from probode.linearize import VectorField
 
-_LEFT_OVER = 1e-2
+LEFT_OVER = 1e-2
 """Part of the error that the iteration may leave unsettled in a step."""
 
 _DOUBT = 1 / 3
 """Of an estimate without a correction, beside the error around."""
 
-_MOST_ITERATIONS = 8
-_FIRST_CREDIT, CREDIT = 32.0, 0.05
+MOST_ITERATIONS = 8
+FIRST_CREDIT, CREDIT = 32.0, 0.05
 """Iterations beyond the ordinary ones: so many at once, and so many more for each step."""
 ROUNDING = 4 * float(np.finfo(float).eps)
 
@@ -55,7 +55,7 @@ class Carry(NamedTuple):
     @staticmethod
     def start(xp: Any, d: int) -> "Carry":
         """The initial value has no error."""
-        return Carry(xp.zeros(d), xp.zeros(d), xp.asarray(_FIRST_CREDIT))
+        return Carry(xp.zeros(d), xp.zeros(d), xp.asarray(FIRST_CREDIT))
 
 
 class Transported(NamedTuple):
@@ -185,7 +185,7 @@ class Newton:
         shifted = jax.vmap(field)(step.curve.t, step.curve.value - stages)
         second = self.apply(step.solve, (step.f - shifted) - stages @ step.j.T)
         settled = is_settled(step.curve.value, stages, first, second)
-        settled = settled | (carry.credit < _MOST_ITERATIONS)
+        settled = settled | (carry.credit < MOST_ITERATIONS)
         corrected, last, repeats = jax.lax.cond(
             settled,
             lambda: (stages + second, second[-1], jnp.zeros((), int)),
@@ -208,8 +208,8 @@ class Newton:
 
         def unsettled(state: tuple[Array, Array, Array]) -> Array:
             stages, change, count = state
-            settled = jnp.abs(change) <= _LEFT_OVER * jnp.max(jnp.abs(stages), axis=0) + noise
-            return (count < _MOST_ITERATIONS) & ~jnp.all(settled)
+            settled = jnp.abs(change) <= LEFT_OVER * jnp.max(jnp.abs(stages), axis=0) + noise
+            return (count < MOST_ITERATIONS) & ~jnp.all(settled)
 
         def iterate(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
             stages, _, count = state
@@ -233,7 +233,7 @@ def is_settled(value: Array, stages: Array, first: Array, second: Array) -> Arra
     size = jnp.maximum(jnp.max(jnp.abs(stages), axis=0), noise)
     moved = jnp.max(jnp.abs(first) / size)
     changed = jnp.max(jnp.maximum(jnp.abs(second) - noise, 0.0) / size)
-    return changed * changed <= _LEFT_OVER * moved
+    return changed * changed <= LEFT_OVER * moved
 
 
 class Loose(NamedTuple):

@@ -194,7 +194,7 @@ def step_until_stopped(
         jax.ShapeDtypeStruct((layout.state,), jnp.float64),
         jax.ShapeDtypeStruct(((capacity + 1) * layout.row,), jnp.float64),
     )
-    tape = tape_of(method, field)
+    tape = tape_of(method.jacobian, field)
     if tape is not None:
         run = jax.ffi.ffi_call("probode_xla_run", memory, input_output_aliases={1: 0})
         state, rows = run(given, state, tape.code, tape.numbers(field))

@@ -16,8 +16,8 @@ import numpy as np
 from jax.extend import core
 from jaxtyping import Array
 
+from probode.precision import double_precision, is_traced
 from probode.problem import Field
-from probode.step import Method
 from probode.unroll import Lanes, Unsupported, lift
 from probode.unroll.interpret import as_lanes
 
@@ -55,17 +55,24 @@ class Tape(NamedTuple):
     code: np.ndarray
     constants: np.ndarray
 
-    def numbers(self, field: Field) -> Array:
+    def numbers(self, field: Field) -> Any:
         """What the operations read beside ``t`` and ``y``."""
-        parts = [jnp.ravel(jnp.asarray(leaf)).astype(float) for leaf in jax.tree.leaves(field)]
-        return jnp.concatenate([*parts, self.constants])
+        leaves = jax.tree.leaves(field)
+        xp: Any = jnp if is_traced(leaves) else np
+        parts = [xp.ravel(xp.asarray(leaf)).astype(float) for leaf in leaves]
+        return xp.concatenate([*parts, self.constants])
 
 
-def tape_of(method: Method, field: Field) -> Tape | None:
-    """The operations of ``f`` and of the method's Jacobian; ``None``: XLA is better at them."""
+def tape_of(jacobian: str, field: Field) -> Tape | None:
+    """The operations of ``f`` and of a Jacobian of this kind; ``None``: XLA is better at them."""
     leaves, tree = jax.tree.flatten(field)
-    shapes = tuple((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
-    return _tape(method.jacobian, tree, shapes)
+    shapes = tuple((np.shape(leaf), _dtype(leaf)) for leaf in leaves)
+    with double_precision():
+        return _tape(jacobian, tree, shapes)
+
+
+def _dtype(leaf: Any) -> Any:
+    return leaf.dtype if hasattr(leaf, "dtype") else np.asarray(leaf).dtype
 
 
 def evaluate(jacobian: str, field: Field, t: Array, y: Array) -> tuple[Array, Array]:

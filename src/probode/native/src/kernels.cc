@@ -4,6 +4,7 @@
 #include "filter.hpp"
 #include "smoother.hpp"
 #include "tape.hpp"
+#include "transport.hpp"
 
 namespace probode {
 namespace PROBODE_ISA {
@@ -20,10 +21,9 @@ bool advance_step(const double* settings, double* state, double* rows, const dou
 }
 
 // All steps of a chunk, the vector field given as a list of operations.
-void run_chunk(const double* settings, double* state, double* rows, const int32_t* code,
-               const double* numbers, long given) {
+void run_chunk(const double* settings, double* state, double* rows, const TapeData& field) {
   const Settings s(settings);
-  Tape tape(code, numbers, given, s.d);
+  Tape tape(field, s.d);
   std::vector<double> out(tape.outputs());
   bool go = open(s, state, rows);
   while (go) {
@@ -32,9 +32,15 @@ void run_chunk(const double* settings, double* state, double* rows, const int32_
   }
 }
 
-void evaluate_once(const int32_t* code, const double* numbers, long given, int d, const double* at,
-                   double* out) {
-  Tape(code, numbers, given, d).evaluate(at, out);
+void evaluate_once(const TapeData& field, int d, const double* at, double* out) {
+  Tape(field, d).evaluate(at, out);
+}
+
+void transport_errors(const double* scheme, const TapeData& field, const TapeData& jacobian,
+                      const double* t, const double* means, long stride, long steps, double* out) {
+  const Scheme s(scheme);
+  Tape values(field, s.d), derivatives(jacobian, s.d);
+  Transport(s, values, derivatives).run(t, means, stride, steps, out);
 }
 
 void smooth_chunk(const double* settings, const double* rows, long count, double* out) {
@@ -44,7 +50,7 @@ void smooth_chunk(const double* settings, const double* rows, long count, double
 }  // namespace
 
 extern const Kernels kernels;
-const Kernels kernels = {open_chunk, advance_step, run_chunk, evaluate_once, smooth_chunk};
+const Kernels kernels = {open_chunk, advance_step, run_chunk, evaluate_once, transport_errors, smooth_chunk};
 
 }  // namespace PROBODE_ISA
 }  // namespace probode

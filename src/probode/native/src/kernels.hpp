@@ -5,14 +5,21 @@
 
 namespace probode {
 
+// A vector field as a list of operations, and the numbers it reads.
+struct TapeData {
+  const int32_t* code;
+  const double* numbers;
+  long given;
+};
+
 struct Kernels {
   bool (*open)(const double* settings, double* state, double* rows);
   bool (*advance)(const double* settings, double* state, double* rows, const double* f,
                   const double* jacobian);
-  void (*run)(const double* settings, double* state, double* rows, const int32_t* code,
-              const double* numbers, long given);
-  void (*evaluate)(const int32_t* code, const double* numbers, long given, int d, const double* at,
-                   double* out);
+  void (*run)(const double* settings, double* state, double* rows, const TapeData& field);
+  void (*evaluate)(const TapeData& field, int d, const double* at, double* out);
+  void (*transport)(const double* scheme, const TapeData& field, const TapeData& jacobian,
+                    const double* t, const double* means, long stride, long steps, double* out);
   void (*smooth)(const double* settings, const double* rows, long count, double* out);
 };
 

@@ -59,7 +59,8 @@ ffi::Error Advance(Vector settings, Vector state, Vector rows, Vector f, Vector 
 ffi::Error Run(Vector settings, Vector state, Code code, Vector numbers, VectorResult state_out,
                VectorResult rows_out) {
   kernels().run(settings.typed_data(), in_place(state, state_out), rows_out->typed_data(),
-                code.typed_data(), numbers.typed_data(), numbers.element_count());
+                {code.typed_data(), numbers.typed_data(),
+                 static_cast<long>(numbers.element_count())});
   return ffi::Error::Success();
 }
 
@@ -90,7 +91,16 @@ int probode_advance(const double* settings, double* state, double* rows, const d
 
 void probode_evaluate(const int32_t* code, const double* numbers, long given, int d, const double* at,
                       double* out) {
-  probode::kernels().evaluate(code, numbers, given, d, at, out);
+  probode::kernels().evaluate({code, numbers, given}, d, at, out);
+}
+
+void probode_transport(const double* scheme, const int32_t* field_code, const double* field_numbers,
+                       long field_given, const int32_t* jacobian_code,
+                       const double* jacobian_numbers, long jacobian_given, const double* t,
+                       const double* means, long stride, long steps, double* out) {
+  probode::kernels().transport(scheme, {field_code, field_numbers, field_given},
+                               {jacobian_code, jacobian_numbers, jacobian_given}, t, means, stride,
+                               steps, out);
 }
 
 // The smoothed row `count` is given in `out`.

@@ -8,6 +8,8 @@
 #include <cstring>
 #include <vector>
 
+#include "kernels.hpp"
+
 namespace probode {
 namespace PROBODE_ISA {
 
@@ -27,12 +29,11 @@ inline double minimum(double a, double b) { return a < b || a != a ? a : b; }
 
 class Tape {
  public:
-  // `numbers`: inputs and constants, `given` of them.
-  Tape(const int32_t* code, const double* numbers, long given, int d)
-      : first_(d + 1), operations_(code[1]), outputs_(code[2]), rows_(code + 3),
-        places_(first_ + given + operations_) {
-    std::memcpy(places_.data() + first_, numbers, sizeof(double) * given);
-    results_ = places_.data() + first_ + given;
+  Tape(const TapeData& field, int d)
+      : first_(d + 1), operations_(field.code[1]), outputs_(field.code[2]), rows_(field.code + 3),
+        places_(first_ + field.given + operations_) {
+    std::memcpy(places_.data() + first_, field.numbers, sizeof(double) * field.given);
+    results_ = places_.data() + first_ + field.given;
   }
 
   int outputs() const { return outputs_; }

@@ -1,0 +1,81 @@
+"""The transport by the native kernels, where the vector field is a list of operations."""
+
+import ctypes
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from probode.calibration import transport
+from probode.calibration.interpolant import rows_at
+from probode.calibration.transport import Newton, Scheme, Transported
+from probode.native import library
+from probode.native.tape import Tape, tape_of
+from probode.problem import Field
+
+
+def transport_natively(
+    scheme: Scheme, field: Field, t: np.ndarray, means: np.ndarray
+) -> Transported | None:
+    """Carry the error along all nodes, one step after the other; ``None``: not by these kernels."""
+    if not library.available():
+        return None
+    values, derivatives = tape_of("none", field), tape_of(_jacobian(scheme), field)
+    if values is None or derivatives is None:
+        return None
+    d, s, steps = means.shape[-1], scheme.collocation.s, t.shape[0] - 1
+    means = means if means[0].flags.c_contiguous and means.dtype == float else means.astype(float)
+    t = np.ascontiguousarray(t, dtype=float)
+    numbers = [np.asarray(tape.numbers(field)) for tape in (values, derivatives)]
+    rows = np.empty((steps, s + 4, d))
+    loaded: Any = library.load()
+    loaded.probode_transport(
+        _address(_table(scheme, d)),
+        *_given(values, numbers[0]),
+        *_given(derivatives, numbers[1]),
+        _address(t),
+        _address(means),
+        ctypes.c_long(means.strides[0] // means.itemsize),
+        ctypes.c_long(steps),
+        _address(rows),
+    )
+    error, first, second, repeats = (rows[:, i] for i in range(4))
+    results: Any = (error, rows[:, 4:], first, second, repeats[:, 0].astype(int))
+    return Transported(*results)
+
+
+def _jacobian(scheme: Scheme) -> str:
+    if isinstance(scheme, Newton):
+        return "full"
+    return "diagonal" if scheme.diagonal else "none"
+
+
+def _address(array: np.ndarray) -> ctypes.c_void_p:
+    return ctypes.c_void_p(array.ctypes.data)
+
+
+def _given(tape: Tape, numbers: np.ndarray) -> tuple[Any, Any, Any]:
+    return _address(tape.code), _address(numbers), ctypes.c_long(len(numbers))
+
+
+@lru_cache(maxsize=64)
+def _table(scheme: Scheme, d: int) -> np.ndarray:
+    """A scheme as ``struct Scheme`` of ``src/transport.hpp`` reads it."""
+    c = scheme.collocation
+    shifts, columns, rows = c.spectrum
+    kind, rounds = (0, scheme.corrections) if isinstance(scheme, Newton) else (1, scheme.sweeps)
+    kind += getattr(scheme, "diagonal", False)
+    head = [kind, d, c.s, scheme.k, rounds, c.middle, len(shifts)]
+    limits = [
+        transport.LEFT_OVER,
+        transport.MOST_ITERATIONS,
+        transport.FIRST_CREDIT,
+        transport.CREDIT,
+        transport.ROUNDING,
+    ]
+    tables = [c.nodes, *rows_at(scheme.k, tuple(c.nodes.tolist())), c.matrix, c.weights]
+    tables += [np.linalg.inv(c.matrix), *(f(x) for x in (shifts, columns, rows) for f in _PARTS)]
+    return np.concatenate([head, limits, *(np.ravel(x) for x in tables)]).astype(float)
+
+
+_PARTS = (np.real, np.imag)

@@ -1,0 +1,73 @@
+"""The transport by native kernels is that of JAX, step by step."""
+
+import jax
+import numpy as np
+import pytest
+
+from probode import EK0, EK1, DiagonalEK1, PIControl, native, problems, solve
+from probode.calibration.carry import carry_over
+from probode.calibration.kernels import transport_natively
+from probode.calibration.schemes import MODES, scheme_for
+from probode.calibration.transport import Carry
+from probode.precision import double_precision
+from probode.problem import bind
+
+pytestmark = pytest.mark.skipif(not native.available(), reason="native kernels were not built")
+
+CASES = {
+    "Newton": ("lotka-volterra", EK1(4), 1e-4),
+    "Newton, repeated in layers": ("fitzhugh-nagumo", EK1(3), 1e-2),
+    "Newton, five components and more": ("hires", EK1(3), 1e-2),
+    "sweeps": ("lotka-volterra", EK0(3), 1e-4),
+    "diagonal sweeps": ("lotka-volterra", DiagonalEK1(3), 1e-4),
+}
+
+
+def solved(case):
+    """The problem of a case, its solver, its solution."""
+    name, solver, tolerance = CASES[case]
+    problem = problems.get(name)
+    given = (problem.vector_field, problem.t_span, problem.y0, problem.args)
+    control = PIControl(tolerance, tolerance * 1e-3)
+    return problem, solver, solve(*given, solver=solver, control=control)
+
+
+@pytest.fixture(scope="module", params=[(c, m) for c in CASES for m in MODES], ids=str)
+def both(request):
+    """The transport by kernels and in JAX, of a solve with a repeated node."""
+    case, mode = request.param
+    problem, solver, posterior = solved(case)
+    t = np.insert(posterior.t, 5, posterior.t[5])
+    means = np.insert(posterior.path.means, 5, posterior.path.means[5], axis=0)
+    d = means.shape[-1]
+    scheme = scheme_for(solver.method(d), True, mode)
+    with double_precision():
+        field = bind(
+            problem.vector_field,
+            np.asarray(t[0]),
+            np.asarray(problem.y0),
+            problem.args,
+            None,
+            diagonal=solver.jacobian == "diagonal",
+        )
+        known = means[:, : scheme.k + 1]
+        in_jax = jax.jit(lambda t, m: carry_over(scheme, field, t, m, Carry.start(np, d))[1])
+        expected = jax.tree.map(np.asarray, in_jax(t, known))
+    return transport_natively(scheme, field, t, means), expected
+
+
+@pytest.mark.parametrize("what", ["error", "stages", "first", "second"])
+def test_errors_are_those_of_jax(both, what):
+    one, other = (getattr(x, what) for x in both)
+    size = np.abs(both[1].error).max(axis=0)
+    np.testing.assert_allclose(one / size, other / size, atol=1e-6)
+
+
+def test_the_same_steps_are_repeated(both):
+    np.testing.assert_array_equal(both[0].repeats, both[1].repeats)
+
+
+def test_layers_are_repeated():
+    """The case above is one: else it would test nothing."""
+    posterior = solved("Newton, repeated in layers")[2].calibrate()
+    assert posterior.calibration.jacobian_evaluations > len(posterior.t) - 1
