@@ -150,9 +150,7 @@ def test_a_runge_kutta_start_knows_its_derivatives_within_a_few_standard_deviati
         assert np.all(np.abs(start.mean - exact[k]) < 20 * start.std)
 
 
-def test_taylor_start_falls_back_where_series_are_not_known():
-    """A scan inside the vector field has no Taylor rule; nested derivatives serve."""
-
+def test_a_vector_field_may_contain_a_loop():
     def cumulative(t, y):
         import jax
 
