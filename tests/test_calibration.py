@@ -169,7 +169,8 @@ def test_backwards_is_the_mirror_of_forwards():
 @pytest.mark.parametrize("solver", [EK1(3), EK1(8), EK0(4), DiagonalEK1(3)], ids=lambda s: s.name)
 def test_error_bars_have_the_size_of_the_errors(reference, solver):
     posterior = run(solver).calibrate()
-    scaled = (posterior.mean - reference(posterior.t).T)[1:] / posterior.std[1:]
+    judged = posterior.std > 1e-11  # the first steps are more accurate than the reference
+    scaled = (posterior.mean - reference(posterior.t).T)[judged] / posterior.std[judged]
     assert 1 / 3 < np.mean(scaled**2) < 3
     assert np.mean(np.abs(scaled) < 1.96) >= 0.9
 

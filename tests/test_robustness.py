@@ -150,9 +150,22 @@ def test_a_runge_kutta_start_knows_its_derivatives_within_a_few_standard_deviati
         assert np.all(np.abs(start.mean - exact[k]) < 20 * start.std)
 
 
-def test_taylor_start_falls_back_where_series_are_not_known():
-    """A scan inside the vector field has no Taylor rule; nested derivatives serve."""
+@pytest.mark.parametrize("order", [5, 6, 7, 8])
+def test_steps_do_not_collapse_after_an_exact_start(order):
+    posterior = lotka_volterra(
+        t_span=(0.0, 10.0), solver=EK1(order), smooth=False, control=PIControl(1e-6, 1e-9)
+    )
+    steps = np.diff(posterior.t)
+    assert steps[3:50].min() > 0.3 * np.median(steps)
 
+
+def test_a_first_step_that_is_given_is_taken():
+    control = PIControl(1e-6, 1e-9, first_step=1e-2)
+    posterior = lotka_volterra(solver=EK1(8), smooth=False, control=control)
+    assert posterior.t[1] - posterior.t[0] == 1e-2
+
+
+def test_a_vector_field_may_contain_a_loop():
     def cumulative(t, y):
         import jax
 

@@ -26,6 +26,16 @@ _SLIVER = 1e-6
 """A constant step that ends nearer to the end than this part of its length goes there."""
 
 
+_SETTLED_ORDER = 4
+_FROM_EXACT = 1.0 / 30.0
+"""Above that order the first step from an exactly known state is this part of Hairer's.
+
+Residuals are smallest at first, while the derivatives are still those of the solution. Steps as
+long as that allows leave wrong high derivatives behind, and it takes tens of tiny steps to learn
+these again. A short first step grows into the right length instead.
+"""
+
+
 class ControlState(NamedTuple):
     """What a control remembers between steps."""
 
@@ -83,6 +93,10 @@ class Control:
     def initial_step(self, field: VectorField, t0: Array, t1: Array, y0: Array, q: int) -> Array:
         """Signed length of the first step."""
         raise NotImplementedError
+
+    def from_exact(self, h: Array, t0: Array, q: int) -> Array:
+        """The first step instead of ``h`` where all derivatives are known at ``t0``."""
+        return h
 
     def start_evaluations(self) -> int:
         """Evaluations of ``f`` that :meth:`initial_step` makes."""
@@ -193,6 +207,12 @@ class PControl(Control):
         size = jnp.minimum(size, self.max_step)
         size = jnp.minimum(jnp.maximum(size, _spacing(t0)), jnp.abs(span))
         return direction * jax.lax.stop_gradient(size)
+
+    def from_exact(self, h: Array, t0: Array, q: int) -> Array:
+        """A thirtieth, unless the length was given or the order is low."""
+        if self.first_step is not None or q <= _SETTLED_ORDER:
+            return h
+        return jnp.where(jnp.abs(h) > _spacing(t0) / _FROM_EXACT, _FROM_EXACT * h, h)
 
     def start_evaluations(self) -> int:
         """Hairer's rule needs two evaluations."""

@@ -18,11 +18,11 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental.jet import jet
 from jaxtyping import Array, Float
 
 from probode.errors import check_choice
 from probode.linearize import VectorField
+from probode.taylor import derivatives
 
 
 class Start(NamedTuple):
@@ -42,50 +42,14 @@ class TaylorStart:
     name = "taylor"
 
     def evaluations(self, order: int) -> int:
-        """Evaluations of ``f`` (a pass of Taylor mode counts as one)."""
+        """Evaluations of ``f`` (a derivative counts as one)."""
         return order
 
     def __call__(
         self, field: VectorField, t0: Array, t1: Array, y0: Array, h: Array, order: int
     ) -> Start:
-        """``y^(k+1)(t0)`` follows from ``y..y^(k)``: one pass per derivative."""
-        try:
-            return Start(_taylor_by_jet(field, t0, y0, order), None)
-        except Exception:  # jet knows many primitives, not all, and fails in many ways
-            return Start(_taylor_by_nesting(field, t0, y0, order), None)
-
-
-def _taylor_by_jet(field: VectorField, t0: Array, y0: Array, order: int) -> Array:
-    """Fixed-point form: each pass through the series makes one more derivative right.
-
-    Series of full length in a loop compile in a fraction of the time of growing ones.
-    """
-    time = [jnp.ones(()), *[jnp.zeros(())] * (order - 1)]
-
-    def improve(_: int, derivatives: Array) -> Array:
-        series = [derivatives[k] for k in range(1, order + 1)]
-        value, higher = jet(field, (t0, y0), (time, series))
-        return jnp.stack([y0, value, *higher[: order - 1]])
-
-    start = jnp.concatenate([y0[None], jnp.zeros((order, y0.size))])
-    return jax.lax.fori_loop(0, order, improve, start)
-
-
-def _taylor_by_nesting(field: VectorField, t0: Array, y0: Array, order: int) -> Array:
-    """``d/dt g(t, y(t)) = ∂g/∂t + ∂g/∂y f``, applied again and again: for any function."""
-    derivatives, g = [y0], field
-    for k in range(order):
-        derivatives.append(g(t0, y0))
-        if k + 1 < order:
-            g = _total_derivative(g, field)
-    return jnp.stack(derivatives)
-
-
-def _total_derivative(g: VectorField, field: VectorField) -> VectorField:
-    def derivative(t: Array, y: Array) -> Array:
-        return jax.jvp(g, (t, y), (jnp.ones(()), field(t, y)))[1]
-
-    return derivative  # type: ignore[return-value]
+        """All derivatives: see :mod:`probode.taylor`."""
+        return Start(derivatives(field, t0, y0, order), None)
 
 
 @dataclass(frozen=True)

@@ -57,11 +57,15 @@ def begin(
 ) -> Solve:
     """State of a solve before its first step."""
     d, q = y0.shape[0], method.prior.order
+    structure, diffusion = method.structure, method.diffusion
     h = control.initial_step(field, t0, t1, y0, q)
     # An interval of length zero needs no step, but coordinates all the same.
     unit = jnp.where(h == 0.0, 1.0, h)
     start = initialization(field, t0, t1, y0, unit, q)
-    structure, diffusion = method.structure, method.diffusion
+    if start.std is None and not diffusion.fixed:
+        # A fixed diffusion is judged by all steps, also by one so short that it sees noise only.
+        h = control.from_exact(h, t0, q)
+        unit = jnp.where(h == 0.0, 1.0, h)
     factor = jnp.zeros(structure.factor_shape)
     if start.std is not None:
         factor = structure.diagonal_factor(_start_std(method, start, unit))
