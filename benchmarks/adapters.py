@@ -94,12 +94,14 @@ def ours_chosen() -> Build:
         from probode import choice
 
         t0, t1 = problem.jax.t_span
-        rate = choice.spectral_radius(problem.numpy, t0, problem.jax.y0)
+        ivp = problem.jax
+        rate = choice.spectral_radius(problem.numpy, t0, ivp.y0)
+        price = choice.price_of_evaluation(lambda t, y: ivp.vector_field(t, y, *ivp.args), ivp.y0)
         runs: dict[Any, Run] = {}
 
         def chosen(tol: float) -> Any:
             found = choice.candidates(
-                None, None, "dynamic", tol, problem.d, t1 - t0, rate=lambda: rate
+                *(None, None, "dynamic", tol, problem.d, t1 - t0, lambda: rate, lambda: price)
             )
             return found[0].solver
 

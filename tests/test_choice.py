@@ -69,7 +69,8 @@ AUTO = {"method": "auto", "order": "auto", "calibration": "model"}
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [("lotka-volterra", EK1), ("hires", EK1), ("pleiades", EK0)]
+    ("name", "kind"),
+    [("lotka-volterra", EK1), ("hires", EK1), ("pleiades", EK0), ("neural", EK0)],
 )
 def test_auto_takes_the_method_that_pays(name, kind):
     assert isinstance(chosen(name, **AUTO), kind)

@@ -8,10 +8,12 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from probode.diffusion import as_diffusion
 from probode.prior import IWP
+from probode.program import work
 from probode.solvers import EK0, EK1, Solver
 
 _SMALL = 5
@@ -20,6 +22,12 @@ _STIFF = 1e4
 """A problem is called stiff when its fastest time fits so many times into the interval."""
 _TYPICAL_STEPS = 300
 """Steps of EK1 that are taken for granted when its price is guessed."""
+_PRICE = 1e-4
+"""Microseconds per number that a vector field computes, where it computes many."""
+_TANGENT = 0.5
+"""A column of the Jacobian, in evaluations."""
+_DEAR = 2.0
+"""Microseconds of an evaluation from which on EK0 may pay in small problems, too."""
 _LARGEST_EK1 = 5000
 """States above which EK1 is no alternative: a step of it takes seconds."""
 _PATIENCE = 2.0
@@ -33,16 +41,19 @@ def order_of_ek1(rtol: float, stiff: bool) -> int:
 
 
 def order_of_ek0(rtol: float, times: float) -> int:
-    """The order from 2 to 5 with the fewest steps: enough for the tolerance, and for stability.
+    """The order from 2 to 5 with the fewest steps: enough for the tolerance, and for stability."""
+    return min(range(2, 6), key=lambda order: steps_of_ek0(order, rtol, times))
 
-    ``10 n rtol^(-1/n)`` with ``n = order + 1``, and :func:`steps_for_stability`.
-    """
 
-    def steps(order: int) -> float:
-        n = order + 1
-        return max(10 * n * rtol ** (-1 / n), steps_for_stability(order, times))
+def steps_of_ek0(order: int, rtol: float, times: float) -> float:
+    """Steps for the tolerance or, if these are more, for stability."""
+    return max(steps_for_tolerance(order, rtol), steps_for_stability(order, times))
 
-    return min(range(2, 6), key=steps)
+
+def steps_for_tolerance(order: int, rtol: float) -> float:
+    """``10 n rtol^(-1/n)`` with ``n = order + 1``: not their number, but how it depends on both."""
+    n = order + 1
+    return 10 * n * rtol ** (-1 / n)
 
 
 def steps_for_stability(order: int, times: float) -> float:
@@ -50,17 +61,34 @@ def steps_for_stability(order: int, times: float) -> float:
     return times / stability_limit(order)
 
 
-def steps_worth_trying(d: int, order: int) -> int:
-    """Steps of EK0 that together cost twice what EK1 is guessed to cost for the whole solve.
-
-    A step costs, in microseconds, ``0.4 + x² + 0.3 x³`` with ``x = n d / 12`` (EK1) and
-    ``0.5 + 0.1 n + 0.01 n d`` (EK0), ``n = order + 1``.
-    """
+def price_of_ek0(d: int, order: int, evaluation: float) -> float:
+    """Microseconds of a step: ``0.5 + 0.1 n + 0.01 n d`` with ``n = order + 1``, and ``f``."""
     n = order + 1
-    x = n * d / 12
-    ek1 = 0.4 + x**2 + 0.3 * x**3
-    ek0 = 0.5 + 0.1 * n + 0.01 * n * d
-    return int(_PATIENCE * _TYPICAL_STEPS * ek1 / ek0)
+    return 0.5 + 0.1 * n + 0.01 * n * d + evaluation
+
+
+def price_of_ek1(d: int, order: int, evaluation: float) -> float:
+    """Microseconds of a step: ``0.4 + x² + 0.3 x³`` with ``x = n d / 12``, ``f``, a Jacobian."""
+    x = (order + 1) * d / 12
+    return 0.4 + x**2 + 0.3 * x**3 + (1 + _TANGENT * d) * evaluation
+
+
+def steps_worth_trying(d: int, order: int, evaluation: float = 0.0) -> int:
+    """Steps of EK0 that together cost twice what EK1 is guessed to cost for the whole solve."""
+    ratio = price_of_ek1(d, order, evaluation) / price_of_ek0(d, order, evaluation)
+    return int(_PATIENCE * _TYPICAL_STEPS * ratio)
+
+
+def price_of_evaluation(function: Callable[[float, np.ndarray], Any], y: np.ndarray) -> float:
+    """Microseconds of ``f``, from the numbers that it computes; zero if it cannot be traced.
+
+    Nothing is timed: the choice has to be the same whenever it is made.
+    """
+    try:
+        program = jax.make_jaxpr(function)(0.0, y)
+    except Exception:  # whatever a function does with arrays that are not NumPy's
+        return 0.0
+    return _PRICE * work(program.jaxpr)
 
 
 @lru_cache(maxsize=16)
@@ -145,11 +173,13 @@ def candidates(
     d: int,
     length: float,
     rate: Callable[[], float],
+    evaluation: Callable[[], float] = lambda: 0.0,
 ) -> list[Candidate]:
     """Solvers in the order in which to try them; ``None`` stands for a choice of ours.
 
-    ``rate()`` is the spectral radius at the start. EK0 is tried first where it may pay; when it has
-    spent twice what EK1 would cost, EK1 takes over: a problem that turns stiff costs little more.
+    ``rate()`` is the spectral radius at the start, ``evaluation()`` the price of ``f``. EK0 is
+    tried first where it may pay; when it has spent twice what EK1 would cost, EK1 takes over: a
+    problem that turns stiff costs little more.
     """
     if method is not None and order is not None:
         return [Candidate(method(order, diffusion))]
@@ -168,8 +198,12 @@ def candidates(
     if as_diffusion(diffusion).multivariate:  # derived for EK0 alone
         return [Candidate(explicit)]
     implicit = solver(EK1)
-    budget = steps_worth_trying(d, explicit.order)
-    if d <= _SMALL or steps_for_stability(explicit.order, times) > budget:
+    price = evaluation()
+    budget = steps_worth_trying(d, explicit.order, price)
+    ek0 = steps_of_ek0(explicit.order, rtol, times) * price_of_ek0(d, explicit.order, price)
+    ek1 = steps_for_tolerance(implicit.order, rtol) * price_of_ek1(d, implicit.order, price)
+    pays = d > _SMALL or (price > _DEAR and ek0 < ek1)
+    if not pays or steps_for_stability(explicit.order, times) > budget:
         return [Candidate(implicit)]
     if d * (implicit.order + 1) > _LARGEST_EK1:
         return [Candidate(explicit)]

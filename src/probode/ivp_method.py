@@ -73,7 +73,13 @@ def solvers_for(
         with double_precision():
             return choice.spectral_radius(function, t0, y0)
 
-    found = choice.candidates(method, order, options.diffusion, rtol, y0.size, length, rate)
+    def evaluation() -> float:
+        with double_precision():
+            return choice.price_of_evaluation(function, y0)
+
+    found = choice.candidates(
+        method, order, options.diffusion, rtol, y0.size, length, rate, evaluation
+    )
     if method is None or order is None:
         logger.info("chosen: %s.", " then ".join(one.solver.name for one in found))
     return found

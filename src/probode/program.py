@@ -134,3 +134,30 @@ def _param_key(value: Any, in_rule: bool = False) -> Any:
     except TypeError:
         return _ByIdentity(value)
     return value
+
+
+def work(jaxpr: core.Jaxpr) -> float:
+    """How many numbers a program computes; infinite if it has loops of unknown length."""
+    total = 0.0
+    equations: list[Any] = jaxpr.eqns
+    for equation in equations:
+        name, params = equation.primitive.name, equation.params
+        if name == "while":
+            return np.inf
+        inner = [work(x) for x in _programs(params)]
+        if inner:
+            total += params.get("length", 1) * sum(inner)
+            continue
+        size = sum(float(np.prod(variable.aval.shape)) for variable in equation.outvars)
+        if name == "dot_general":
+            (summed, _), _ = params["dimension_numbers"]
+            size *= float(np.prod([equation.invars[0].aval.shape[axis] for axis in summed]))
+        total += size
+    return total
+
+
+def _programs(params: dict[str, Any]) -> list[core.Jaxpr]:
+    """The programs that an equation calls."""
+    values = [v for x in params.values() for v in (x if isinstance(x, tuple | list) else [x])]
+    closed = [x.jaxpr for x in values if isinstance(x, core.ClosedJaxpr)]
+    return closed + [x for x in values if isinstance(x, core.Jaxpr)]

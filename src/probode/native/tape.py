@@ -18,6 +18,7 @@ from jaxtyping import Array
 
 from probode.precision import double_precision, is_traced
 from probode.problem import Field
+from probode.program import work
 from probode.unroll import Lanes, Unsupported, lift
 from probode.unroll.interpret import as_lanes
 
@@ -93,7 +94,7 @@ def _tape(jacobian: str, tree: Any, shapes: tuple[tuple[Any, Any], ...]) -> Tape
     number = jax.ShapeDtypeStruct((), float)
     state = jax.ShapeDtypeStruct((field.d,), float)
     in_arrays = jax.make_jaxpr(lambda *given: evaluate(jacobian, *given))(field, number, state)
-    if _work(in_arrays.jaxpr) > _LONGEST_PROGRAM:
+    if work(in_arrays.jaxpr) > _LONGEST_PROGRAM:
         return None
 
     def in_scalars(t: Array, y: list[Array], flat: list[Array]) -> list[Any]:
@@ -125,33 +126,6 @@ def _tape(jacobian: str, tree: Any, shapes: tuple[tuple[Any, Any], ...]) -> Tape
 
 def _is_real(dtype: Any) -> bool:
     return any(jnp.issubdtype(dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_))
-
-
-def _work(jaxpr: core.Jaxpr) -> float:
-    """How many numbers a program computes; infinite if it has loops of unknown length."""
-    total = 0.0
-    equations: list[Any] = jaxpr.eqns
-    for equation in equations:
-        name, params = equation.primitive.name, equation.params
-        if name == "while":
-            return np.inf
-        inner = [_work(x) for x in _programs(params)]
-        if inner:
-            total += params.get("length", 1) * sum(inner)
-            continue
-        size = sum(float(np.prod(variable.aval.shape)) for variable in equation.outvars)
-        if name == "dot_general":
-            (summed, _), _ = params["dimension_numbers"]
-            size *= float(np.prod([equation.invars[0].aval.shape[axis] for axis in summed]))
-        total += size
-    return total
-
-
-def _programs(params: dict[str, Any]) -> list[core.Jaxpr]:
-    """The programs that an equation calls."""
-    values = [v for x in params.values() for v in (x if isinstance(x, tuple | list) else [x])]
-    closed = [x.jaxpr for x in values if isinstance(x, core.ClosedJaxpr)]
-    return closed + [x for x in values if isinstance(x, core.Jaxpr)]
 
 
 def _as_doubles(name: str, given: list[Any], dtype: Any) -> bool:
