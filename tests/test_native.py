@@ -115,6 +115,37 @@ def test_a_state_too_large_for_vectors_in_registers():
     assert_same(one, other, 1e-5)
 
 
+WIDE = {
+    "not stiff": (jnp.array([0.5, 1.0, 2.0, 0.3, 1.5, 0.1, 3.0]), 1e-6),
+    "digits lost on the way": (jnp.array([0.5, 1.0, 3.0, 10.0, 30.0, 100.0, 1e3]), 1e-5),
+    "too steep for squares": (jnp.array([1.0, 1e2, 1e4, 1e6, 1e8, 1.0, 10.0]), 1e-5),
+}
+
+
+@pytest.mark.parametrize("smooth", [False, True])
+@pytest.mark.parametrize("order", [3, 5])
+@pytest.mark.parametrize("name", WIDE)
+def test_wide_blocks_keep_their_digits(name, order, smooth):
+    """Updates by covariances, or by reflections where these would lose digits: every deviation."""
+    rates, rtol = WIDE[name]
+    one, other = both(
+        lambda t, y: rates * (jnp.cos(t) - y) + 0.1 * jnp.roll(y, 1),
+        np.ones(7),
+        solver=EK1(order, "dynamic"),
+        grid=np.linspace(0.0, 1.0, 31),
+        smooth=smooth,
+    )
+    np.testing.assert_allclose(one.std[2:], other.std[2:], rtol=rtol)
+    assert np.all(np.abs(one.mean - other.mean)[2:] <= 1e-6 * other.std[2:] + 1e-12)
+
+
+@pytest.mark.parametrize("size", [0.0, 1e-170, 1e150])
+def test_wide_blocks_with_squares_that_vanish_or_overflow(size):
+    one, other = both(lambda t, y: -y, np.arange(6) * size, solver=EK1(3), step=0.1)
+    np.testing.assert_allclose(one.mean, other.mean, rtol=1e-9)
+    np.testing.assert_allclose(one.std, other.std, rtol=1e-6, atol=1e-6 * size)
+
+
 def test_scales_that_would_overflow_when_squared():
     for size in (1e-170, 1e150):
         one, other = both(lambda t, y: -y, np.array([size, 2 * size]), solver=EK1(3), step=0.1)

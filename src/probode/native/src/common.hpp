@@ -1,0 +1,96 @@
+// What filter and smoother share: memory, the prior in its coordinates.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "layout.hpp"
+#include "qr.hpp"
+
+namespace probode {
+namespace PROBODE_ISA {
+
+constexpr int kMaxDerivatives = 12;
+constexpr double kUnresolved = 1e-10;  // as UNRESOLVED in step.py
+constexpr double kEpsilon = std::numeric_limits<double>::epsilon();
+
+// Memory that keeps its size from step to step.
+struct Scratch {
+  std::vector<double> stack, reflector, small, small_matrix, vectors;
+  static Scratch& mine() {
+    thread_local Scratch scratch;
+    return scratch;
+  }
+};
+
+inline double* room(std::vector<double>& memory, size_t size) {
+  if (memory.size() < size) memory.resize(size);
+  return memory.data();
+}
+
+// The larger number; NaN wins, so that a failed evaluation is never taken for a small error.
+inline double larger(double a, double b) { return a > b || a != a ? a : b; }
+
+inline double seconds_now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+inline double square(double x) { return x * x; }
+
+// ratio^(1-i), i = 0..n-1.
+inline void powers(double ratio, int n, double* out) {
+  const double inverse = 1.0 / ratio;
+  out[0] = ratio;
+  double power = 1.0;
+  for (int i = 1; i < n; ++i) {
+    out[i] = power;
+    power *= inverse;
+  }
+}
+
+// T(h)_i = h^(1-i) (q-1)! / (q-i)!
+inline void coordinates(const Settings& s, double h, double* out) {
+  powers(h, s.n, out);
+  for (int i = 0; i < s.n; ++i) out[i] *= s.weights[i];
+}
+
+// |ratio|^(q-1/2)
+inline double noise_scale(const Settings& s, double ratio) {
+  const double size = std::fabs(ratio);
+  double power = std::sqrt(size);
+  for (int i = 1; i < s.order(); ++i) power *= size;
+  return power;
+}
+
+// m + T (Ã - I) T⁻¹ m: the increment first, to lose no digit.
+inline void predict_mean(const Settings& s, const double* mean, const double* coords, double* out) {
+  const int n = s.n, d = s.d;
+  for (int i = 0; i < n; ++i) {
+    double weights[kMaxDerivatives];
+    for (int j = i + 1; j < n; ++j) weights[j] = s.transition[i * n + j] / coords[j];
+    for (int k = 0; k < d; ++k) {
+      double sum = 0.0;
+      for (int j = i + 1; j < n; ++j) sum += weights[j] * mean[static_cast<long>(j) * d + k];
+      out[static_cast<long>(i) * d + k] = mean[static_cast<long>(i) * d + k] + coords[i] * sum;
+    }
+  }
+}
+
+// A number per derivative, as a number per column of a factor.
+inline void spread(const double* per_derivative, int n, int width, double* out) {
+  for (int j = 0; j < n; ++j)
+    for (int k = 0; k < width; ++k) out[j * width + k] = per_derivative[j];
+}
+
+// Where a row begins, at `from` or later: factors are zero before that. `size` if all of it is.
+inline int first_nonzero(const double* x, int size, int from = 0) {
+  int i = from;
+  while (i < size && x[i] == 0.0) ++i;
+  return i;
+}
+
+}  // namespace PROBODE_ISA
+}  // namespace probode

@@ -1,0 +1,134 @@
+// Products and decompositions of matrices that are too large for one reflection after the other: tiles of
+// a few rows whose sums stay in registers, so that a number loaded is used several times.
+//
+// Matrices are row-major, with rows of whole lanes; rows and columns up to the next multiple of kTile
+// exist and may be written.
+#pragma once
+
+#include <type_traits>
+
+#include "qr.hpp"
+
+namespace probode {
+namespace PROBODE_ISA {
+
+constexpr int kTile = 4;   // rows of a tile
+constexpr int kStrip = 3;  // lanes of a tile
+
+inline int whole_tiles(int size) { return (size + kTile - 1) / kTile * kTile; }
+
+// sum_i += sign Σ_r a_ri b_r over `depth` rows, for the kTile columns i from `a` on.
+template <int lanes, int sign>
+inline void add_products(const double* a, int a_stride, const double* b, int b_stride, int depth,
+                         Lane (&sum)[kTile][lanes]) {
+  for (int r = 0; r < depth; ++r, a += a_stride, b += b_stride) {
+    Lane row[lanes];
+    for (int c = 0; c < lanes; ++c) row[c] = load(b + kLane * c);
+    for (int i = 0; i < kTile; ++i)
+      for (int c = 0; c < lanes; ++c) {
+        if (sign > 0) sum[i][c] += a[i] * row[c];
+        else sum[i][c] -= a[i] * row[c];
+      }
+  }
+}
+
+// Calls `visit(column, lanes)` for the strips that make up the columns from `begin` to `end`; `lanes` is
+// an integral constant.
+template <typename Visit>
+inline void for_strips(int begin, int end, Visit&& visit) {
+  int c = begin;
+  for (; c + kLane * (kStrip - 1) < end; c += kLane * kStrip) visit(c, std::integral_constant<int, 3>());
+  if (c + kLane < end) visit(c, std::integral_constant<int, 2>());
+  else if (c < end) visit(c, std::integral_constant<int, 1>());
+}
+
+// out = RᵀR, from the diagonal of tiles on to the right. Row `r` of the `rows` in `factor` is zero before
+// column `first[r]`, and these are increasing.
+inline void gram(const double* factor, int stride, int rows, const int* first, int size, double* out,
+                 int out_stride) {
+  int depth = 0;
+  for (int a = 0; a < size; a += kTile) {
+    while (depth < rows && first[depth] < a + kTile) ++depth;
+    for_strips(a, size, [&](int column, auto width) {
+      constexpr int lanes = decltype(width)::value;
+      Lane sum[kTile][lanes] = {};
+      add_products<lanes, 1>(factor + a, stride, factor + column, stride, depth, sum);
+      for (int i = 0; i < kTile; ++i)
+        for (int c = 0; c < lanes; ++c)
+          store(out + static_cast<long>(a + i) * out_stride + column + kLane * c, sum[i][c]);
+    });
+  }
+}
+
+// out = inᵀ, tile by tile, for `rows` by `columns` numbers of `in`.
+inline void transpose(const double* in, int stride, int rows, int columns, double* out, int out_stride) {
+  for (int a = 0; a < rows; a += kTile)
+    for (int b = 0; b < columns; b += kTile) {
+      const double* from = in + static_cast<long>(a) * stride + b;
+      double* to = out + static_cast<long>(b) * out_stride + a;
+      for (int j = 0; j < kTile; ++j)
+        for (int i = 0; i < kTile; ++i) to[j * out_stride + i] = from[i * stride + j];
+    }
+}
+
+// Copy what is right of the diagonal of tiles to its left (and within the tiles).
+inline void mirror(double* matrix, int stride, int size) {
+  for (int a = 0; a < size; a += kTile) {
+    double* tile = matrix + static_cast<long>(a) * stride + a;
+    for (int i = 0; i < kTile; ++i)
+      for (int j = 0; j < i; ++j) tile[i * stride + j] = tile[j * stride + i];
+    if (a + kTile < size)
+      transpose(tile + kTile, stride, kTile, size - a - kTile,
+                tile + static_cast<long>(kTile) * stride, stride);
+  }
+}
+
+// Right factor of a covariance in place, S = UᵀU, row by row: U is found right of the diagonal, what is
+// left of it is not touched. `ends(row)` is how many columns the rows of a tile have (the matrix itself,
+// and whatever should be multiplied by U⁻ᵀ).
+//
+// False as soon as the square of a pivot is not above its `least`.
+template <typename Ends>
+inline bool cholesky(double* s, int stride, int size, const double* least, Ends&& ends) {
+  for (int a = 0; a < size; a += kTile) {
+    double* rows = s + static_cast<long>(a) * stride;
+    Lane diagonal[kTile][1];
+    for (int i = 0; i < kTile; ++i) diagonal[i][0] = load(rows + i * stride + a);
+    add_products<1, -1>(s + a, stride, s + a, stride, a, diagonal);
+    double u[kTile][kTile], inverse[kTile];
+    for (int i = 0; i < kTile; ++i) store(u[i], diagonal[i][0]);
+    for (int i = 0; i < kTile; ++i) {
+      if (a + i >= size) {  // a row that only fills the tile
+        inverse[i] = 0.0;
+        for (int j = 0; j < kTile; ++j) u[i][j] = 0.0;
+        continue;
+      }
+      if (!(u[i][i] > least[a + i])) return false;
+      const double pivot = std::sqrt(u[i][i]);
+      inverse[i] = 1.0 / pivot;
+      u[i][i] = pivot;
+      for (int j = i + 1; j < kTile; ++j) u[i][j] *= inverse[i];
+      for (int e = i + 1; e < kTile; ++e)
+        for (int j = e; j < kTile; ++j) u[e][j] -= u[i][e] * u[i][j];
+    }
+    for (int i = 0; i < kTile; ++i)
+      for (int j = i; j < kTile; ++j) rows[i * stride + a + j] = u[i][j];
+    for_strips(a + kTile, ends(a), [&](int column, auto width) {
+      constexpr int lanes = decltype(width)::value;
+      Lane sum[kTile][lanes];
+      for (int i = 0; i < kTile; ++i)
+        for (int c = 0; c < lanes; ++c) sum[i][c] = load(rows + i * stride + column + kLane * c);
+      add_products<lanes, -1>(s + a, stride, s + column, stride, a, sum);
+      for (int i = 0; i < kTile; ++i)
+        for (int c = 0; c < lanes; ++c) {
+          for (int e = 0; e < i; ++e) sum[i][c] -= u[e][i] * sum[e][c];
+          sum[i][c] *= inverse[i];
+          store(rows + i * stride + column + kLane * c, sum[i][c]);
+        }
+    });
+  }
+  return true;
+}
+
+}  // namespace PROBODE_ISA
+}  // namespace probode
