@@ -67,16 +67,47 @@ inline double noise_scale(const Settings& s, double ratio) {
 
 // m + T (Ã - I) T⁻¹ m: the increment first, to lose no digit.
 inline void predict_mean(const Settings& s, const double* mean, const double* coords, double* out) {
-  const int n = s.n, d = s.d;
+  const int n = s.n;
+  const long d = s.d;
   for (int i = 0; i < n; ++i) {
     double weights[kMaxDerivatives];
     for (int j = i + 1; j < n; ++j) weights[j] = s.transition[i * n + j] / coords[j];
-    for (int k = 0; k < d; ++k) {
+    const double* row = mean + i * d;
+    double* result = out + i * d;
+    long k = 0;
+    for (; k + kLane <= d; k += kLane) {
+      Lane sum = {};
+      for (int j = i + 1; j < n; ++j) sum += weights[j] * load(mean + j * d + k);
+      store(result + k, load(row + k) + coords[i] * sum);
+    }
+    for (; k < d; ++k) {
       double sum = 0.0;
-      for (int j = i + 1; j < n; ++j) sum += weights[j] * mean[static_cast<long>(j) * d + k];
-      out[static_cast<long>(i) * d + k] = mean[static_cast<long>(i) * d + k] + coords[i] * sum;
+      for (int j = i + 1; j < n; ++j) sum += weights[j] * mean[j * d + k];
+      result[k] = row[k] + coords[i] * sum;
     }
   }
+}
+
+// Σ x_k², in lanes: an addition waits for the one before.
+inline double sum_of_squares(const double* x, long size) {
+  double sum = 0.0;
+  long k = 0;
+  if (size >= 4 * kLane) {
+    Lane sums[4] = {};
+    for (; k + 4 * kLane <= size; k += 4 * kLane)
+      for (int c = 0; c < 4; ++c) sums[c] += load(x + k + c * kLane) * load(x + k + c * kLane);
+    const Lane total = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+    for (int c = 0; c < kLane; ++c) sum += total[c];
+  }
+  for (; k < size; ++k) sum += x[k] * x[k];
+  return sum;
+}
+
+// Whether all numbers are finite.
+inline bool all_finite(const double* x, long size) {
+  int finite = 1;
+  for (long k = 0; k < size; ++k) finite &= std::fabs(x[k]) < std::numeric_limits<double>::infinity();
+  return finite;
 }
 
 // A number per derivative, as a number per column of a factor.

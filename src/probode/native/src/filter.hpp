@@ -77,25 +77,22 @@ inline bool goes_on(const Settings& s, const State& x) {
          seconds_now() < *x.deadline;
 }
 
-// What the control says of a step: whether it is accepted, and the length of the next.
-inline bool judge(const Settings& s, State& x, const double* error, bool& failed) {
+// What the control says of a step: whether it is accepted, and the length of the next. `error` is
+// then in units of the tolerance.
+inline bool judge(const Settings& s, State& x, double* error, bool& failed) {
   if (s.control == kConstantStep || s.control == kGrid) {
-    bool finite = true;
-    for (int k = 0; k < s.d; ++k)
-      finite = finite && std::isfinite(error[k]) && std::isfinite(x.predicted[k]);
+    const bool finite = all_finite(error, s.d) && all_finite(x.predicted, s.d);
     *x.control_accepted += finite;
     *x.rejected = finite ? 0.0 : 1.0;
     failed = !finite;
     return finite;
   }
   const double h = *x.t_next - *x.row.t;
-  double squares = 0.0;
   for (int k = 0; k < s.d; ++k) {
     const double size = larger(std::fabs(x.row.mean[k]), std::fabs(x.predicted[k]));
-    const double part = error[k] / (s.atol[k] + s.rtol[k] * size);
-    squares += part * part;
+    error[k] /= s.atol[k] + s.rtol[k] * size;
   }
-  const double norm = std::sqrt(squares / s.d);
+  const double norm = std::sqrt(sum_of_squares(error, s.d) / s.d);
   const bool accepted = norm <= 1.0, finite = std::isfinite(norm);
   const double bounded = finite ? std::max(norm, 1e-10) : 1.0;
   const double power = 1.0 / s.n;
@@ -141,11 +138,9 @@ inline void update(const Settings& s, State& x, const double* jacobian, const do
   bool* blank = reinterpret_cast<bool*>(flags.data());
 
   for (int block = 0; block < s.blocks(); ++block) {
-    double mean_noise = 0.0;
     const double* block_jacobian = nullptr;
     if (s.structure == kIsotropic) {
-      for (int k = 0; k < d; ++k) mean_noise += rounding[k] * rounding[k];
-      noise[0] = std::sqrt(mean_noise / d);
+      noise[0] = std::sqrt(sum_of_squares(rounding, d) / d);
     } else {
       for (int k = 0; k < w; ++k) noise[k] = rounding[block * w + k];
     }
@@ -172,8 +167,7 @@ inline void update(const Settings& s, State& x, const double* jacobian, const do
       for (int i = 0; i < n; ++i)
         for (int k = 0; k < d; ++k)
           x.predicted[static_cast<long>(i) * d + k] -= coords[i] * correction[static_cast<long>(i) * d + k];
-      double squares = 0.0;
-      for (int k = 0; k < d; ++k) squares += blank[0] ? 0.0 : whitened[k] * whitened[k];
+      const double squares = blank[0] ? 0.0 : sum_of_squares(whitened, d);
       if (s.multivariate) {
         for (int k = 0; k < d; ++k) {
           x.squares[k] += blank[0] ? 0.0 : whitened[k] * whitened[k];
@@ -241,10 +235,7 @@ inline bool advance(const Settings& s, double* state, double* rows, const double
   local_noise(s, coords[0], jacobian, z, scratch, whitened, deviation);
 
   const double unit = s.fixed ? noise_scale(s, h / *x.reference) : 1.0;
-  double common = 0.0;
-  for (int k = 0; k < d; ++k) common += whitened[k] * whitened[k];
-  common = std::sqrt(common / d);
-  bool finite = true;
+  const double common = std::sqrt(sum_of_squares(whitened, d) / d);
   for (int k = 0; k < d; ++k) {
     const double local = s.multivariate ? std::fabs(whitened[k]) : common;
     double error_scale = local;
@@ -257,8 +248,8 @@ inline bool advance(const Settings& s, double* state, double* rows, const double
     }
     scale[k] = s.fixed ? unit : local;
     error[k] = std::fabs(h) * error_scale * deviation[k];
-    finite = finite && std::isfinite(error[k]);
   }
+  const bool finite = all_finite(error, d);
 
   bool failed = false;
   const bool still = *x.t_next == *x.row.t;
