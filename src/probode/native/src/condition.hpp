@@ -2,6 +2,7 @@
 #pragma once
 
 #include "common.hpp"
+#include "panel.hpp"
 
 namespace probode {
 namespace PROBODE_ISA {
@@ -38,10 +39,10 @@ struct Block {
 template <int fixed_width>
 void condition_block(const Block& b, Scratch& scratch) {
   const int n = b.n, w = fixed_width ? fixed_width : b.width;
-  const int size = n * w, columns = size + w, length = row_length(columns);
+  const int size = n * w, columns = size + w, length = row_length(columns + (fixed_width ? 0 : 3));
   const int slopes = w, values = 2 * w;  // where the columns of y' and of y begin; y'' ... follow
   double* stack = room(scratch.stack, static_cast<size_t>(2 * size + w) * length);
-  double* reflector = room(scratch.reflector, 2 * size + w);
+  double* reflector = room(scratch.reflector, 5 * static_cast<size_t>(2 * size + w));
 
   auto place = [&](int i) { return i == 0 ? values : i == 1 ? slopes : (i + 1) * w; };
 
@@ -136,11 +137,17 @@ void condition_block(const Block& b, Scratch& scratch) {
     stack[static_cast<long>(full + a) * length + a] = noise;
   }
 
-  for (int a = 0; a < w; ++a) reflect(stack, length, a, head + 2 * w, a, columns, reflector);
-  for (int k = 0; k < w; ++k)
-    reflect(stack, length, w + k, head + 2 * w, values + k, columns, reflector);
-  for (int c = 2 * w; c < size; ++c)
-    reflect(stack, length, c, head + c + 1, c + w, columns, reflector);
+  if constexpr (fixed_width == 0) {
+    reflect_many(stack, length, 0, head + 2 * w, 0, 0, w, columns, reflector);
+    reflect_many(stack, length, w, head + 2 * w, 0, values, w, columns, reflector);
+    reflect_many(stack, length, 2 * w, head + 2 * w + 1, 1, 3 * w, size - 2 * w, columns, reflector);
+  } else {
+    for (int a = 0; a < w; ++a) reflect(stack, length, a, head + 2 * w, a, columns, reflector);
+    for (int k = 0; k < w; ++k)
+      reflect(stack, length, w + k, head + 2 * w, values + k, columns, reflector);
+    for (int c = 2 * w; c < size; ++c)
+      reflect(stack, length, c, head + c + 1, c + w, columns, reflector);
+  }
 
   for (int a = 0; a < w; ++a) {
     const double pivot = stack[static_cast<long>(a) * length + a];

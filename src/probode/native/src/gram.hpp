@@ -17,17 +17,18 @@ constexpr int kStrip = 3;  // lanes of a tile
 
 inline int whole_tiles(int size) { return (size + kTile - 1) / kTile * kTile; }
 
-// sum_i += sign Σ_r a_ri b_r over `depth` rows, for the kTile columns i from `a` on.
+// sum_i += sign Σ_r a_ri b_r over `depth` rows r of b, for kTile numbers i; a_ri is found at
+// a[r * a_stride + i * a_step].
 template <int lanes, int sign>
-inline void add_products(const double* a, int a_stride, const double* b, int b_stride, int depth,
-                         Lane (&sum)[kTile][lanes]) {
+inline void add_products(const double* a, int a_stride, int a_step, const double* b, int b_stride,
+                         int depth, Lane (&sum)[kTile][lanes]) {
   for (int r = 0; r < depth; ++r, a += a_stride, b += b_stride) {
     Lane row[lanes];
     for (int c = 0; c < lanes; ++c) row[c] = load(b + kLane * c);
     for (int i = 0; i < kTile; ++i)
       for (int c = 0; c < lanes; ++c) {
-        if (sign > 0) sum[i][c] += a[i] * row[c];
-        else sum[i][c] -= a[i] * row[c];
+        if (sign > 0) sum[i][c] += a[static_cast<long>(i) * a_step] * row[c];
+        else sum[i][c] -= a[static_cast<long>(i) * a_step] * row[c];
       }
   }
 }
@@ -52,7 +53,7 @@ inline void gram(const double* factor, int stride, int rows, const int* first, i
     for_strips(a, size, [&](int column, auto width) {
       constexpr int lanes = decltype(width)::value;
       Lane sum[kTile][lanes] = {};
-      add_products<lanes, 1>(factor + a, stride, factor + column, stride, depth, sum);
+      add_products<lanes, 1>(factor + a, stride, 1, factor + column, stride, depth, sum);
       for (int i = 0; i < kTile; ++i)
         for (int c = 0; c < lanes; ++c)
           store(out + static_cast<long>(a + i) * out_stride + column + kLane * c, sum[i][c]);
@@ -94,7 +95,7 @@ inline bool cholesky(double* s, int stride, int size, const double* least, Ends&
     double* rows = s + static_cast<long>(a) * stride;
     Lane diagonal[kTile][1];
     for (int i = 0; i < kTile; ++i) diagonal[i][0] = load(rows + i * stride + a);
-    add_products<1, -1>(s + a, stride, s + a, stride, a, diagonal);
+    add_products<1, -1>(s + a, stride, 1, s + a, stride, a, diagonal);
     double u[kTile][kTile], inverse[kTile];
     for (int i = 0; i < kTile; ++i) store(u[i], diagonal[i][0]);
     for (int i = 0; i < kTile; ++i) {
@@ -118,7 +119,7 @@ inline bool cholesky(double* s, int stride, int size, const double* least, Ends&
       Lane sum[kTile][lanes];
       for (int i = 0; i < kTile; ++i)
         for (int c = 0; c < lanes; ++c) sum[i][c] = load(rows + i * stride + column + kLane * c);
-      add_products<lanes, -1>(s + a, stride, s + column, stride, a, sum);
+      add_products<lanes, -1>(s + a, stride, 1, s + column, stride, a, sum);
       for (int i = 0; i < kTile; ++i)
         for (int c = 0; c < lanes; ++c) {
           for (int e = 0; e < i; ++e) sum[i][c] -= u[e][i] * sum[e][c];
@@ -128,6 +129,51 @@ inline bool cholesky(double* s, int stride, int size, const double* least, Ends&
     });
   }
   return true;
+}
+
+// out_i = Σ_{e >= from} a_ie b_e for kTile rows i of `a`.
+inline void multiply_rows(const double* a, int a_stride, int from, int size, const double* b, int b_stride,
+                          int columns, double* out, int out_stride) {
+  for_strips(0, columns, [&](int column, auto width) {
+    constexpr int lanes = decltype(width)::value;
+    Lane sum[kTile][lanes] = {};
+    add_products<lanes, 1>(a + from, 1, a_stride, b + static_cast<long>(from) * b_stride + column, b_stride,
+                           size - from, sum);
+    for (int i = 0; i < kTile; ++i)
+      for (int c = 0; c < lanes; ++c)
+        store(out + static_cast<long>(i) * out_stride + column + kLane * c, sum[i][c]);
+  });
+}
+
+// out = U⁻¹ B, from the last row to the first: pivot * row + Σ_e U_re out_e = B_r. U and B are found in the
+// same rows; a zero pivot gives a zero row. Whole tiles of `out` are written, and rows of U and B read.
+inline void solve_rows(const double* u, const double* b, int stride, int size, double* out,
+                       int out_stride) {
+  for (int a = whole_tiles(size) - kTile; a >= 0; a -= kTile) {
+    const double* rows = u + static_cast<long>(a) * stride;
+    const int count = size - a < kTile ? size - a : kTile, after = a + count;
+    double inverse[kTile];
+    for (int i = 0; i < kTile; ++i) {
+      const double pivot = i < count ? rows[static_cast<long>(i) * stride + a + i] : 0.0;
+      inverse[i] = pivot == 0.0 ? 0.0 : 1.0 / pivot;
+    }
+    for_strips(0, size, [&](int column, auto width) {
+      constexpr int lanes = decltype(width)::value;
+      Lane sum[kTile][lanes];
+      for (int i = 0; i < kTile; ++i)
+        for (int c = 0; c < lanes; ++c)
+          sum[i][c] = load(b + static_cast<long>(a + i) * stride + column + kLane * c);
+      add_products<lanes, -1>(rows + after, 1, stride, out + static_cast<long>(after) * out_stride + column,
+                              out_stride, size - after, sum);
+      for (int i = kTile - 1; i >= 0; --i)
+        for (int c = 0; c < lanes; ++c) {
+          for (int e = i + 1; e < kTile; ++e)
+            if (e < count) sum[i][c] -= rows[static_cast<long>(i) * stride + a + e] * sum[e][c];
+          sum[i][c] = i < count ? inverse[i] * sum[i][c] : Lane{};
+          store(out + static_cast<long>(a + i) * out_stride + column + kLane * c, sum[i][c]);
+        }
+    });
+  }
 }
 
 }  // namespace PROBODE_ISA

@@ -33,10 +33,10 @@ BlockKernel backward_block(int n, int width, const double* factor, const double*
                                   const double* scale, const Settings& s, Scratch& scratch,
                                   double* gain) {
   const int w = fixed_width ? fixed_width : width;
-  const int size = n * w, columns = 2 * size, length = row_length(columns);
+  const int size = n * w, columns = 2 * size, length = row_length(columns + (fixed_width ? 0 : 3));
   const int stride = row_length(size);
   double* stack = room(scratch.stack, static_cast<size_t>(2 * size) * length);
-  double* reflector = room(scratch.reflector, 2 * size);
+  double* reflector = room(scratch.reflector, 10 * static_cast<size_t>(size));
   double* squares = room(scratch.vectors, size);
   std::fill(squares, squares + size, 0.0);
 
@@ -94,25 +94,36 @@ BlockKernel backward_block(int n, int width, const double* factor, const double*
               ((i + j) % 2 ? -1.0 : 1.0) * s.transition[i * n + j];
     return {gain, stack, 0, length};
   }
-  for (int c = 0; c < size; ++c)
-    reflect(stack, length, c, full + c + 1, c, columns, reflector);
-  for (int c = 0; c + 1 < full; ++c)
-    reflect(stack, length, size + c, size + full, size + c, columns, reflector);
+  if constexpr (fixed_width == 0) {
+    reflect_many(stack, length, 0, full + 1, 1, 0, size, columns, reflector);
+    reflect_many(stack, length, size, size + full, 0, size, full - 1, columns, reflector);
+  } else {
+    for (int c = 0; c < size; ++c)
+      reflect(stack, length, c, full + c + 1, c, columns, reflector);
+    for (int c = 0; c + 1 < full; ++c)
+      reflect(stack, length, size + c, size + full, size + c, columns, reflector);
+  }
 
-  // Gᵀ = R11⁻¹ R12, row by row from the last: pivot * row + Σ_e R11_re gain_e = R12 row.
-  double* weights = room(scratch.vectors, size);
-  for (int r = size - 1; r >= 0; --r) {
-    const double* row = stack + static_cast<long>(r) * length;
-    double* out = gain + static_cast<long>(r) * stride;
-    const double inverse = row[r] == 0.0 ? 0.0 : 1.0 / row[r];  // a zero pivot: a zero component
-    for (int e = r + 1; e < size; ++e) weights[e] = -row[e] * inverse;
-    for (int c = 0; c < size; ++c) out[c] = row[size + c] * inverse;
-    for (int c = size; c < stride; ++c) out[c] = 0.0;
-    combine(out, out, weights + r + 1, gain + static_cast<long>(r + 1) * stride, stride,
-            size - r - 1, stride);
+  // Gᵀ = R11⁻¹ R12, from the last row: pivot * row + Σ_e R11_re gain_e = R12 row.
+  if constexpr (fixed_width == 0) {
+    solve_rows(stack, stack + size, length, size, gain, stride);
+  } else {
+    double* weights = room(scratch.vectors, size);
+    for (int r = size - 1; r >= 0; --r) {
+      const double* row = stack + static_cast<long>(r) * length;
+      double* out = gain + static_cast<long>(r) * stride;
+      const double inverse = row[r] == 0.0 ? 0.0 : 1.0 / row[r];  // a zero pivot: a zero component
+      for (int e = r + 1; e < size; ++e) weights[e] = -row[e] * inverse;
+      for (int c = 0; c < size; ++c) out[c] = row[size + c] * inverse;
+      for (int c = size; c < stride; ++c) out[c] = 0.0;
+      combine(out, out, weights + r + 1, gain + static_cast<long>(r + 1) * stride, stride,
+              size - r - 1, stride);
+    }
   }
   return {gain, stack + static_cast<long>(size) * length + size, full, length};
 }
+
+constexpr int kNarrow = 36;  // columns up to which one reflection after the other is as fast
 
 // Right factor of G P⁺ Gᵀ + Cov(x | x⁺); `change` rescales the columns of the factor of P⁺,
 // `back` those of the result (numbers per column).
@@ -121,18 +132,39 @@ inline void marginalize_block(int size, const BlockKernel& kernel, const double*
                               double* out) {
   const int length = row_length(size);
   thread_local std::vector<double> memory;
-  double* stack = room(memory, static_cast<size_t>(2 * size) * length);
-  double* reflector = room(scratch.reflector, 2 * size);
-  double* weights = room(scratch.vectors, size);
+  double* stack = room(memory, static_cast<size_t>(2 * size + kTile) * length);
+  double* reflector = room(scratch.reflector, 10 * static_cast<size_t>(size));
   int full = 0;
-  for (int r = 0; r < size; ++r) {
-    const double* row = triangle_row(after, size, r);
-    const int first = first_nonzero(row, size, r);
-    if (first == size) continue;
-    for (int e = first; e < size; ++e) weights[e] = row[e] * change[e];
-    combine(stack + static_cast<long>(full++) * length, nullptr, weights + first,
-            kernel.gain_transposed + static_cast<long>(first) * length, length, size - first,
-            length);
+  if (size <= kNarrow) {
+    double* weights = room(scratch.vectors, size);
+    for (int r = 0; r < size; ++r) {
+      const double* row = triangle_row(after, size, r);
+      const int first = first_nonzero(row, size, r);
+      if (first == size) continue;
+      for (int e = first; e < size; ++e) weights[e] = row[e] * change[e];
+      combine(stack + static_cast<long>(full++) * length, nullptr, weights + first,
+              kernel.gain_transposed + static_cast<long>(first) * length, length, size - first, length);
+    }
+  } else {
+    double* weights = room(scratch.vectors, static_cast<size_t>(kTile) * size);
+    int waiting = 0, begin = 0;  // rows in `weights`, zero before `begin`
+    auto multiply = [&] {
+      multiply_rows(weights, size, begin, size, kernel.gain_transposed, length, size,
+                    stack + static_cast<long>(full) * length, length);
+      full += waiting;
+      waiting = 0;
+    };
+    for (int r = 0; r < size; ++r) {
+      const double* row = triangle_row(after, size, r);
+      const int first = first_nonzero(row, size, r);
+      if (first == size) continue;
+      if (waiting == 0) begin = r;
+      double* weight = weights + static_cast<long>(waiting++) * size;
+      for (int e = begin; e < r; ++e) weight[e] = 0.0;
+      for (int e = r; e < size; ++e) weight[e] = row[e] * change[e];
+      if (waiting == kTile) multiply();
+    }
+    if (waiting) multiply();
   }
   const int rest = std::min(kernel.rest_rows, size);
   for (int r = 0; r < rest; ++r) {
@@ -142,8 +174,14 @@ inline void marginalize_block(int size, const BlockKernel& kernel, const double*
     for (int c = r; c < size; ++c) row[c] = from[c];
   }
   const int total = full + rest;
-  for (int c = 0; c < std::min(size, total); ++c)
-    reflect(stack, length, c, full + std::min(c + 1, rest), c, size, reflector);
+  const int pivots = std::min(size, total), growing = rest / kTile * kTile;
+  if (size > kNarrow) {
+    reflect_many(stack, length, 0, full + 1, 1, 0, growing, size, reflector);
+    reflect_many(stack, length, growing, total, 0, growing, pivots - growing, size, reflector);
+  } else {
+    for (int c = 0; c < pivots; ++c)
+      reflect(stack, length, c, full + std::min(c + 1, rest), c, size, reflector);
+  }
   for (int r = 0; r < size; ++r) {
     double* row = triangle_row(out, size, r);
     const double* from = stack + static_cast<long>(r) * length;
@@ -173,8 +211,8 @@ inline void smooth_row(const Settings& s, const Row& left, const Row& right_row,
     return;
   }
   thread_local std::vector<double> memory;
-  double* gain = room(memory, static_cast<size_t>(size) * stride + 3 * size);
-  double* change = gain + static_cast<long>(size) * stride;
+  double* gain = room(memory, static_cast<size_t>(whole_tiles(size)) * stride + 3 * size);
+  double* change = gain + static_cast<long>(whole_tiles(size)) * stride;
   double *after = change + size, *back = after + size;
   double coords[kMaxDerivatives], ratio[kMaxDerivatives];
   coordinates(s, h, coords);
