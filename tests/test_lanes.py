@@ -13,6 +13,8 @@ from probode.lanes.interpret import lift
 from probode.lanes.problem import Problem
 from probode.precision import double_precision
 
+pytestmark = pytest.mark.optimised
+
 CONTROL = probode.PIControl(rtol=1e-5, atol=1e-7)
 
 
