@@ -38,11 +38,12 @@ STEPS = {1: (0.05, 8), 2: (0.05, 8), 3: (0.1, 8), 5: (0.2, 8), 8: (0.3, 4)}
 def cases(problem: str):
     """Every combination of method, diffusion and order, for one problem.
 
-    One test file per problem: the files share the work among the processes that run the tests.
+    One test file per dimension: a file runs in one process, in which programs are shared.
     """
     return [
         pytest.param(
-            problem, linearization, diffusion, order, id=f"{linearization}-{diffusion}-{order}"
+            *(problem, linearization, diffusion, order),
+            id=f"{problem}-{linearization}-{diffusion}-{order}",
         )
         for linearization in SOLVERS
         for diffusion in oracle.DIFFUSIONS
@@ -112,7 +113,7 @@ NAMES = ("problem", "linearization", "diffusion", "order")
 
 
 class AgainstOracle:
-    """Claims to be checked on every case; a test file makes them tests of one problem."""
+    """Claims to be checked on every case; a test file makes them tests of its problems."""
 
     def test_filtering_means_agree(self, problem, linearization, diffusion, order):
         pair = solve_both(problem, linearization, diffusion, order)

@@ -4,10 +4,9 @@ from contextlib import contextmanager
 
 import jax
 import pytest
+from compiling import QUICKLY
 
 from probode.ensemble import batch, engines
-
-_OPTIONS = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
 
 
 @contextmanager
@@ -17,6 +16,6 @@ def quick_reference_engine():
         for name in ("advance_lanes", "exchange_lanes"):
             function = getattr(batch, name).__wrapped__
             patch.setattr(
-                batch, name, jax.jit(function, static_argnums=0, compiler_options=_OPTIONS)
+                batch, name, jax.jit(function, static_argnums=0, compiler_options=QUICKLY)
             )
         yield

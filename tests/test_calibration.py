@@ -1,18 +1,27 @@
 """Defect transport: the error estimate and the error bars, against closed forms and references."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.integrate
+from compiling import jit_once
 
 import probode
 from probode import EK0, EK1, DiagonalEK1, PIControl, problems, solve
-from probode.calibration import interpolant, scales
+from probode.calibration import drive, interpolant, scales
 from probode.calibration.carry import carry_at_once, carry_over
 from probode.calibration.schemes import scheme_for
 from probode.calibration.stages import Collocation
 from probode.calibration.transport import Carry
+
+pytestmark = pytest.mark.optimised
+
+BETWEEN = np.linspace(0.1, 9.9, 57)
+SAVE_AT = np.linspace(0.0, 10.0, 41)
+"""As many times in every test, so that one program serves all."""
 
 
 def lotka_volterra(t, y):
@@ -34,6 +43,25 @@ def reference():
 def run(solver, rtol=1e-5, **options):
     control = PIControl(rtol=rtol, atol=1e-3 * rtol)
     return solve(lotka_volterra, (0.0, 10.0), [1.0, 1.0], solver=solver, control=control, **options)
+
+
+def lorenz(rtol, t1):
+    problem = problems.get("lorenz")
+    return solve(
+        *(problem.vector_field, (0.0, t1), problem.y0, problem.args),
+        solver=EK1(3),
+        control=PIControl(rtol=rtol, atol=rtol * 1e-2),
+    )
+
+
+@functools.cache
+def prothero_robinson():
+    problem = problems.get("prothero-robinson")
+    return solve(
+        *(problem.vector_field, problem.t_span, problem.y0, problem.args),
+        solver=EK1(3),
+        control=PIControl(rtol=1e-7, atol=1e-10),
+    ).calibrate()
 
 
 def relative(estimate, error):
@@ -96,8 +124,8 @@ def test_window_means_keep_small_values_behind_large_ones():
 def test_the_error_of_a_linear_equation_is_the_closed_form(rate):
     """y' = rate y: the error of the mean is known exactly, stiff or not."""
     posterior = solve(
-        lambda t, y: rate * y,
-        *((0.0, 2.0), [1.0]),
+        lambda t, y, rate: rate * y,
+        *((0.0, 2.0), [1.0], (rate,)),
         solver=EK1(3),
         control=PIControl(rtol=1e-4, atol=1e-7),
     ).calibrate()
@@ -115,7 +143,7 @@ def test_the_estimate_is_the_error_at_the_nodes_and_between(reference, solver, b
     posterior = run(solver, smooth=smooth).calibrate()
     error = posterior.mean - reference(posterior.t).T
     assert relative(posterior.global_error(), error) < bound
-    t = np.linspace(0.1, 9.9, 57)
+    t = BETWEEN
     between = posterior(t).mean - reference(t).T
     assert relative(posterior.global_error(t), between) < 5 * bound
     assert relative(posterior.corrected(t), reference(t).T) < bound * 1e-3
@@ -180,15 +208,15 @@ def test_standard_deviations_covariances_dense_output_and_samples_agree():
     np.testing.assert_allclose(
         np.sqrt(np.einsum("tii->ti", posterior.cov)), posterior.std, rtol=1e-12
     )
-    i = len(posterior.t) // 2
-    np.testing.assert_allclose(posterior(posterior.t[i]).std, posterior.std[i], rtol=1e-9)
-    t = np.array([2.05, 7.31])
-    drawn = posterior.sample(3000, t=t)
+    some = slice(20, 20 + len(BETWEEN))
+    np.testing.assert_allclose(posterior(posterior.t[some]).std, posterior.std[some], rtol=1e-9)
+    chosen = [11, 42]
+    drawn, dense = posterior.sample(3000, t=BETWEEN[chosen]), posterior(BETWEEN)
     # The standard deviation of 3000 draws has a standard error of 1.3 %.
-    np.testing.assert_allclose(drawn.std(axis=0), posterior(t).std, rtol=0.06)
+    np.testing.assert_allclose(drawn.std(axis=0), dense.std[chosen], rtol=0.06)
     np.testing.assert_allclose(
         np.corrcoef(drawn[:, 0].T)[0, 1],
-        posterior(t[0]).cov[0, 1] / np.prod(posterior(t[0]).std),
+        dense.cov[chosen[0]][0, 1] / np.prod(dense.std[chosen[0]]),
         atol=0.06,
     )
 
@@ -228,8 +256,7 @@ def test_a_lost_estimate_gives_wide_bands():
 
 
 def test_no_value_is_claimed_to_be_known_better_than_its_rounding():
-    problem = problems.get("prothero-robinson")
-    posterior = solve(problem.vector_field, (0.0, 1.0), problem.y0, problem.args).calibrate()
+    posterior = prothero_robinson()
     assert np.all(posterior.std[1:] >= 0.99 * np.finfo(float).eps * np.abs(posterior.mean[1:]))
 
 
@@ -243,12 +270,7 @@ def test_a_good_estimate_is_trusted():
 
 
 def test_chaos_is_flagged():
-    problem = problems.get("lorenz")
-    posterior = solve(
-        *(problem.vector_field, (0.0, 40.0), problem.y0, problem.args),
-        solver=EK1(3),
-        control=PIControl(rtol=1e-4, atol=1e-6),
-    ).calibrate()
+    posterior = lorenz(1e-4, 40.0).calibrate()
     diagnosis = posterior.diagnose()
     assert "size" in diagnosis.flags
     assert "must not be trusted" in str(diagnosis)
@@ -272,13 +294,7 @@ def test_the_estimate_holds_at_rounding_level(solver):
 
 def test_an_error_far_below_rounding_is_flagged():
     """A stiff equation forgets its rounding errors at once: nothing is left to estimate."""
-    problem = problems.get("prothero-robinson")
-    posterior = solve(
-        *(problem.vector_field, problem.t_span, problem.y0, problem.args),
-        solver=EK1(3),
-        control=PIControl(rtol=1e-7, atol=1e-10),
-    ).calibrate()
-    assert "rounding" in posterior.diagnose().flags
+    assert "rounding" in prothero_robinson().diagnose().flags
 
 
 def test_no_estimate_is_coarser_than_the_error_of_a_high_order():
@@ -313,7 +329,7 @@ def test_calibration_inside_vmap_is_that_of_single_solves():
         return posterior.std, posterior.global_error()
 
     with jax.enable_x64(True):
-        std, error = jax.jit(jax.vmap(solved))(starts)
+        std, error = jit_once(jax.vmap(solved))(starts)
     for i, start in enumerate(starts):
         single = solve(lotka_volterra, (0.0, 2.0), start, solver=EK1(2), grid=grid).calibrate()
         np.testing.assert_allclose(std[i], single.std, rtol=1e-3)
@@ -324,9 +340,8 @@ def test_calibration_inside_vmap_is_that_of_single_solves():
 @pytest.mark.parametrize("solver", [EK1(3), EK0(3)], ids=lambda s: s.name)
 @pytest.mark.parametrize("smooth", [True, False])
 def test_save_at_estimates_the_error_on_the_way(reference, solver, smooth):
-    t = np.linspace(0.0, 10.0, 41)
-    posterior = run(solver, save_at=t, smooth=smooth, calibration="defect")
-    error = posterior.mean - reference(t).T
+    posterior = run(solver, save_at=SAVE_AT, smooth=smooth, calibration="defect")
+    error = posterior.mean - reference(SAVE_AT).T
     assert relative(posterior.global_error(), error) < 1e-2
     scaled = error[1:] / posterior.std[1:]
     assert 0.1 < np.mean(scaled**2) < 10
@@ -335,10 +350,12 @@ def test_save_at_estimates_the_error_on_the_way(reference, solver, smooth):
 
 def test_save_at_cannot_be_calibrated_afterwards():
     with pytest.raises(ValueError, match="pass calibration='defect' to solve"):
-        run(EK1(2), save_at=[1.0]).calibrate()
+        run(EK1(2), save_at=10.0).calibrate()
 
 
-@pytest.mark.parametrize("options", [{}, {"save_at": [1.0, 5.0], "calibration": "defect"}])
+@pytest.mark.parametrize(
+    "options", [{}, {"save_at": SAVE_AT, "calibration": "defect"}], ids=["nodes", "save_at"]
+)
 def test_a_file_keeps_the_calibration(tmp_path, options):
     posterior = run(EK1(3), **options)
     posterior = posterior if options else posterior.calibrate()
@@ -375,30 +392,27 @@ def test_all_steps_at_once_is_step_by_step():
     posterior = run(EK1(3))
     scheme = scheme_for(posterior.method, True, "defect")
     means = np.asarray(posterior.path.smoothed.mean)[:, : scheme.k + 1]
-    field = posterior.problem.field
     with jax.enable_x64(True):
-        start = Carry.start(jnp, 2)
-        path = jnp.asarray(posterior.t), jnp.asarray(means)
-        _, one, settled = carry_at_once(scheme, field, *path, start)
-        _, other = carry_over(scheme, field, *path, start)
+        inputs = posterior.problem.field, posterior.t, means, Carry.start(jnp, 2)
+        _, one, settled = jit_once(functools.partial(carry_at_once, scheme))(*inputs)
+        _, other = jit_once(functools.partial(carry_over, scheme))(*inputs)
     assert settled
     size = np.abs(other.error).max()
     np.testing.assert_allclose(one.error, other.error, atol=1e-3 * size)
     np.testing.assert_allclose(one.stages, other.stages, atol=1e-3 * size)
 
 
-def test_where_the_error_is_no_small_perturbation_steps_go_one_by_one():
+def test_where_the_error_is_no_small_perturbation_steps_go_one_by_one(monkeypatch):
     """Lorenz' attractor at a loose tolerance: the trajectory is lost."""
-    problem = problems.get("lorenz")
-    posterior = solve(
-        lambda t, y: problem.vector_field(t, y, *problem.args),
-        *((0.0, 30.0), problem.y0),
-        solver=EK1(3),
-        control=PIControl(1e-3, 1e-3),
-    )
-    scheme = scheme_for(posterior.method, True, "defect")
-    means = np.asarray(posterior.path.smoothed.mean)[:, : scheme.k + 1]
-    with jax.enable_x64(True):
-        start = Carry.start(jnp, 3)
-        settled = carry_at_once(scheme, posterior.problem.field, posterior.t, means, start)[2]
-    assert not settled
+    one_by_one = []
+    original = drive._block
+
+    def counting(*inputs):
+        one_by_one.append(inputs)
+        return original(*inputs)
+
+    monkeypatch.setattr(drive, "_block", counting)
+    run(EK1(3)).calibrate()
+    assert not one_by_one
+    lorenz(1e-3, 30.0).calibrate()
+    assert one_by_one

@@ -6,6 +6,8 @@ import scipy.integrate
 
 from probode import EK0, EK1, PControl, problems, solve
 
+pytestmark = pytest.mark.optimised
+
 LOTKA_VOLTERRA = problems.get("lotka-volterra")
 END_AT_2 = scipy.integrate.solve_ivp(
     lambda t, y: [1.5 * y[0] - y[0] * y[1], -3 * y[1] + y[0] * y[1]],

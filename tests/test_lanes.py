@@ -13,6 +13,8 @@ from probode.unroll import entries as e
 from probode.unroll.entries import Lanes
 from probode.unroll.interpret import lift
 
+pytestmark = pytest.mark.optimised
+
 CONTROL = probode.PIControl(rtol=1e-5, atol=1e-7)
 
 

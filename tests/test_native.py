@@ -8,10 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiling import jit_once
 
 from probode import EK0, EK1, DiagonalEK1, PControl, PIControl, native, problems, solve, solve_ivp
 
-pytestmark = pytest.mark.skipif(not native.available(), reason="native kernels were not built")
+pytestmark = [
+    pytest.mark.skipif(not native.available(), reason="native kernels were not built"),
+    pytest.mark.optimised,
+]
 
 DIFFUSIONS = ["dynamic", "dynamic-mv", "fixed", "fixed-mv"]
 SOLVERS = {
@@ -244,7 +248,7 @@ def test_forward_derivatives_inside_jit_are_those_without_kernels():
     y0, direction = FIELDS["lotka-volterra"][1], np.array([1.0, -2.0])
     _, tangent = jax.jvp(lambda y: end_inside_jit(y)[0], (y0,), (direction,))
     with native.disabled():
-        without = jax.jit(lambda y, v: jax.jvp(lambda y: end_of(y)[0], (y,), (v,)))
+        without = jit_once(lambda y, v: jax.jvp(lambda y: end_of(y)[0], (y,), (v,)))
         _, expected = without(y0, direction)
     np.testing.assert_allclose(tangent, expected, rtol=1e-8)
 

@@ -8,6 +8,8 @@ from oracle import to_numpy
 
 from probode import EK0, EK1, DiagonalEK1, PIControl, solve
 
+pytestmark = pytest.mark.optimised
+
 Y0 = np.array([1.0, 1.0])
 
 
@@ -51,18 +53,17 @@ def test_dense_output_at_the_nodes_is_what_is_stored_there(name):
 def test_dense_output_is_continuous_towards_the_right_node(name, smooth):
     """Just before a node the smoother has what it has at the node (a filter only predicts)."""
     posterior = run(name, smooth=smooth)
-    k = len(posterior.t) // 2
-    before = posterior(posterior.t[k] - 1e-9 * (posterior.t[k] - posterior.t[k - 1]))
+    before = posterior(posterior.t[1:] - 1e-9 * np.diff(posterior.t))
     assert np.all(np.isfinite(before.std))
     if smooth:
-        np.testing.assert_allclose(before.mean, posterior.mean[k], rtol=1e-7)
-        np.testing.assert_allclose(before.std, posterior.std[k], rtol=1e-4)
+        np.testing.assert_allclose(before.mean, posterior.mean[1:], rtol=1e-7)
+        np.testing.assert_allclose(before.std, posterior.std[1:], rtol=1e-4)
 
 
 @each_solver
 def test_derivative_of_the_mean_is_the_mean_of_the_derivative(name):
     posterior = run(name)
-    t, step = 1.2345, 1e-5
+    t, step = (posterior.t[1:] + posterior.t[:-1]) / 2, 1e-5
     slope = (posterior(t + step).mean - posterior(t - step).mean) / (2 * step)
     np.testing.assert_allclose(posterior.derivative(t, 1).mean, slope, rtol=1e-6)
 
@@ -97,7 +98,7 @@ def test_the_final_state_alone_is_calibrated(name):
 def test_samples_have_the_moments_of_the_posterior(name, where):
     """Means, variances, and covariance between two times, within Monte-Carlo error."""
     number = 4000
-    times = np.array([0.5, 1.0, 1.1, 2.9])
+    times = np.array([0.5, 1.0, 1.1, 2.0, 2.9])  # as many as above: one program
     if where == "save_at":
         posterior = run(name, save_at=times)
         drawn, mean, std = posterior.sample(number), posterior.mean, posterior.std
@@ -162,7 +163,7 @@ def test_integrating_backwards_is_the_time_reversed_problem():
     np.testing.assert_allclose(backward.std, forward.std, rtol=1e-10)
 
 
-@pytest.mark.parametrize("shape", [(), (1,), (2, 3)])
+@pytest.mark.parametrize("shape", [(), (1,), (1, 2)])
 def test_results_have_the_shape_of_the_initial_value(shape):
     y0 = np.ones(shape)
     posterior = solve(lambda t, y: -y, (0.0, 1.0), y0, solver=EK1(2), step=0.25)

@@ -8,6 +8,8 @@ from oracle import mpf, to_numpy
 
 from probode import EK0, EK1, DiagonalEK1, PIControl, Status, problems, solve
 
+pytestmark = pytest.mark.optimised
+
 LOTKA_VOLTERRA = problems.get("lotka-volterra")
 
 

@@ -7,6 +7,8 @@ import pytest
 
 from probode import EK0, EK1, DiagonalEK1, PIControl, solve
 
+pytestmark = pytest.mark.optimised
+
 
 def field(t, y):
     return jnp.stack([-y[0] * y[1] + jnp.sin(t), y[0] - 0.5 * y[1]])

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiling import jit_once as jit
 
 import probode
 from probode import EK0, EK1, PIControl, Status
@@ -23,12 +24,6 @@ GRID = np.linspace(*SPAN, 17)
 SAVE_AT = np.linspace(*SPAN, 5)
 LOOSE = 2.0**-10
 QUICK = EK0(2)
-
-jit = functools.partial(
-    jax.jit,
-    compiler_options={"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False},
-)
-"""``jax.jit`` for programs that run once: compiled in a quarter of the time."""
 
 
 def predator_prey(t, y, rates):
@@ -516,8 +511,8 @@ def weighted_differences(differences):
 
 @functools.cache
 def _grid_differences(solver):
-    with jax.enable_x64(True):
-        return differences(jit(lambda x: values(x, solver=solver, grid=GRID)), X0)
+    """Of solves outside a trace."""
+    return differences(lambda x: values(x, solver=solver, grid=GRID), X0)
 
 
 @SOLVERS
@@ -546,10 +541,9 @@ def _frozen_differences():
     Derivatives of an adaptive solve are those of its result at the steps taken: the choice of the
     steps is not differentiated.
     """
-    with jax.enable_x64(True):
-        steps = solve(tolerance=ADAPTIVE["tolerance"])
-        assert steps.stats.steps <= MAX_STEPS
-        return differences(jit(lambda x: values(x, grid=steps.t, **ADAPTIVE)), X0)
+    steps = solve(tolerance=ADAPTIVE["tolerance"])
+    assert steps.stats.steps <= MAX_STEPS
+    return differences(lambda x: values(x, grid=steps.t, **ADAPTIVE), X0)
 
 
 def test_forward_derivatives_of_an_adaptive_solve_at_the_steps_taken():
@@ -567,10 +561,10 @@ def test_reverse_derivatives_of_an_adaptive_solve_with_max_steps():
 
 def test_derivatives_of_an_adaptive_mean_are_right_up_to_the_tolerance():
     """Against differences of the adaptive solve itself, whose steps follow the parameters."""
+    expected = differences(lambda x: values(x, save_at=SAVE_AT), X0)[0] @ DIRECTION
     with jax.enable_x64(True):
-        run = jit(lambda x: values(x, save_at=SAVE_AT)[0])
-        expected = differences(run, X0) @ DIRECTION
-        actual = jax.jvp(run, (X0,), (DIRECTION,))[1]
+        run = functools.partial(values, save_at=SAVE_AT)
+        actual = jit(lambda x: jax.jvp(run, (x,), (DIRECTION,))[1][0])(X0)
     assert_close(actual, expected, tolerance=20 * LOOSE)
 
 
