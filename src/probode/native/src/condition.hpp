@@ -19,7 +19,7 @@ struct Block {
   const double* jacobian;     // (width, width), or null for zero
   double* observation_noise;  // (width,), or null
   const double* residual;     // (width, columns)
-  double* posterior;          // (D, D)
+  double* posterior;          // (D, D), may be the factor
   double* correction;         // (D, columns)
   double* whitened;           // (width, columns)
   double* pivots;             // (width,)

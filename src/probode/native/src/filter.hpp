@@ -129,8 +129,7 @@ inline void update(const Settings& s, State& x, const double* jacobian, const do
   const int residuals = s.structure == kIsotropic ? d : 1;
   thread_local std::vector<double> memory;
   thread_local std::vector<char> flags;
-  double* posterior = room(memory, s.factor_size() + static_cast<size_t>(size + w) * residuals + 2 * d);
-  double* correction = posterior + s.factor_size();
+  double* correction = room(memory, static_cast<size_t>(size + w) * residuals + 2 * d);
   double* whitened = correction + static_cast<long>(size) * residuals;
   double* pivots = whitened + static_cast<long>(w) * residuals;
   double* noise = pivots + d;
@@ -157,10 +156,11 @@ inline void update(const Settings& s, State& x, const double* jacobian, const do
       }
     }
     const double* block_scale = scale + (s.structure == kBlockDiagonal ? block : 0);
-    const long offset = static_cast<long>(block) * size * size;
-    condition_block({n, w, residuals, x.row.factor + offset, change, s.transition, block_scale, s.noise, coords[0],
+    // In place: the factor is not read any more when the posterior's is written.
+    double* factor = x.row.factor + static_cast<long>(block) * size * size;
+    condition_block({n, w, residuals, factor, change, s.transition, block_scale, s.noise, coords[0],
                      block_jacobian, s.fixed ? nullptr : noise, z + static_cast<long>(block) * w,
-                     posterior + offset, correction, whitened, pivots, blank, s.keep},
+                     factor, correction, whitened, pivots, blank, s.keep},
                     scratch);
 
     if (s.structure == kIsotropic) {
@@ -193,7 +193,6 @@ inline void update(const Settings& s, State& x, const double* jacobian, const do
   }
   *x.evidence_steps += 1.0;
   std::memcpy(x.row.mean, x.predicted, sizeof(double) * s.state_size());
-  std::memcpy(x.row.factor, posterior, sizeof(double) * s.factor_size());
   for (int k = 0; k < s.scales(); ++k) x.row.scale[k] = scale[k];
   *x.row.t = *x.t_next;
   *x.row.h = h;
