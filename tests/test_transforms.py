@@ -621,7 +621,7 @@ def test_a_second_process_finds_compiled_programs(tmp_path):
     """
     code = (
         "import sys, probode; probode.use_compilation_cache(sys.argv[1]);"
-        "probode.solve(lambda t, y: -y, (0.0, 1.0), 1.0, solver=probode.EK1(2))"
+        "probode.solve(lambda t, y: -y, (0.0, 1.0), 1.0, solver=probode.EK1(2), save_at=[0.5])"
     )
     kept = []
     for _ in range(2):
