@@ -630,3 +630,14 @@ def test_a_second_process_finds_compiled_programs(tmp_path):
     assert kept[0]
     known = {name.split("-")[0] for name in kept[0]}
     assert {name for name in kept[1] if name.split("-")[0] in known} == kept[0]
+
+
+@pytest.mark.parametrize("derivative", [jax.grad, jax.jacfwd])
+def test_where_the_end_was_not_reached_the_derivative_is_not_known_either(derivative):
+    def end(rate):
+        field = lambda t, y: -rate * y  # noqa: E731
+        options = {"solver": EK1(2), "save_at": 5.0, "max_steps": 3}
+        return probode.solve(field, (0.0, 5.0), jnp.ones(1), **options).mean[0, 0]
+
+    with jax.enable_x64(True):
+        assert np.isnan(jit(derivative(end))(1.0))

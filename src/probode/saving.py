@@ -85,7 +85,7 @@ def saving_of_end(method: Method, solve: Solve, smooth: bool) -> Saving:
         gain = xp.broadcast_to(xp.eye(shape[-1]), shape)
         kernel = Kernel(state.mean, state.mean, gain, xp.zeros(shape), state.h, state.h)
     reached = solve.status == Status.SUCCESS.value
-    saved = jax.tree.map(lambda x: xp.where(reached, x, np.nan)[None], Rows.of(solve))
+    saved = jax.tree.map(lambda x: (x * _one_or_nan(xp, reached))[None], Rows.of(solve))
     kernels = jax.tree.map(lambda x: xp.asarray(x)[None], kernel)
     return Saving(solve, state, kernel, saved, kernels, xp.asarray(reached, int))
 
@@ -231,6 +231,12 @@ def save(method: Method, saving: Saving, save_at: Array) -> Saving:
     )
 
 
+def _one_or_nan(xp: Any, reached: Array) -> Array:
+    """A factor, not a choice: what is not known has derivatives that are not known either."""
+    one_or_nan: Array = xp.where(reached, 1.0, np.nan)
+    return one_or_nan
+
+
 def _write(buffer: Any, i: Array, row: Any) -> Any:
     return jax.tree.map(lambda xs, x: xs.at[i].set(x), buffer, row)
 
@@ -250,7 +256,7 @@ def smooth_saved(method: Method, saving: Saving) -> Marginals:
         left = State(left.t, saved.h[i], left.mean, factor)
         right = jax.tree.map(lambda a, b: jnp.where(reached, a, b), left, right)
         row = Marginals(right.mean, right.factor)
-        return right, jax.tree.map(lambda x: jnp.where(reached, x, jnp.nan), row)
+        return right, jax.tree.map(lambda x: x * _one_or_nan(jnp, reached), row)
 
     indices = jnp.arange(saved.t.shape[0])
     return jax.lax.scan(body, saving.solve.state, indices, reverse=True)[1]
@@ -269,7 +275,8 @@ def sample_saved(
         kernel = jax.tree.map(lambda x: jnp.where(i < saving.count, x[i], 1.0), kernels)
         left = kernel.draw(method, right, noise, spread)
         reached = i < saving.count
-        return jnp.where(reached, left, right), jnp.where(reached, left[0], jnp.nan)
+        right = jnp.where(reached, left, right)
+        return right, right[0] * _one_or_nan(jnp, reached)
 
     rows = (jnp.arange(saving.saved.t.shape[0]), noise[:-1])
     return jax.lax.scan(body, last, rows, reverse=True)[1]
