@@ -24,6 +24,7 @@ from jax.extend import core
 
 from probode.unroll import entries as e
 from probode.unroll.entries import Entry, Lanes
+from probode.unroll.known import run_on_arrays
 
 LONGEST_LOOP = 32
 """Loops of at most this many rounds are unrolled."""
@@ -103,10 +104,7 @@ def _evaluate(equation: Any, operands: list[Value]) -> Sequence[Value]:
 
 def _known(equation: Any, operands: Sequence[Any]) -> list[np.ndarray]:
     """Numbers that are known while tracing are computed right away."""
-    with jax.ensure_compile_time_eval():
-        results = equation.primitive.bind(*map(jnp.asarray, operands), **equation.params)
-    several = equation.primitive.multiple_results
-    return [np.asarray(x) for x in (results if several else [results])]
+    return run_on_arrays(equation, operands, equation.params)
 
 
 # fmt: off
@@ -144,10 +142,7 @@ def _move(equation: Any, operands: list[Value]) -> list[Lanes]:
             parameters.update(update_jaxpr=None, update_consts=())
     else:
         parameters = equation.params
-    with jax.ensure_compile_time_eval():
-        results = equation.primitive.bind(*map(jnp.asarray, labelled), **parameters)
-    results = results if equation.primitive.multiple_results else [results]
-    moved = [np.asarray(labels) for labels in results]
+    moved = run_on_arrays(equation, labelled, parameters)
     return [Lanes(x.shape, [pool[i] for i in x.reshape(-1)]) for x in moved]
 
 
