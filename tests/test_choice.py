@@ -121,6 +121,22 @@ def test_the_user_of_ek0_is_told_of_its_stability(caplog):
     assert "limited by stability" in caplog.text
 
 
+def test_a_function_is_looked_at_once():
+    calls = []
+
+    def rotation(t, y):
+        calls.append(t)
+        return np.array([y[1], -y[0]])
+
+    def evaluations():
+        calls.clear()
+        solve_ivp(rotation, (0.0, 20.0), [1.0, 0.0], "EK0", order=2, rtol=1e-7, calibration="model")
+        return len(calls)
+
+    first, second, third = (evaluations() for _ in range(3))
+    assert third == second < first
+
+
 def test_and_not_told_where_the_tolerance_decides(caplog):
     def oscillator(t, y):
         return np.array([y[1], -y[0]])

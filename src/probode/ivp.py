@@ -132,7 +132,7 @@ def solve_ivp(
     else:
         (posterior, path, counts), report = reach(target, control, integrate)
     if kind is not None:  # a choice of the user's
-        say_if_unstable(posterior, plain, embedding, getattr(fun, "__name__", "the function"))
+        say_if_unstable(posterior, plain, embedding, fun)
     result = _result(posterior, path, counts, embedding, times, dense_output, watched)
     return result if report is None else report.onto(result)
 
