@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 
+from benchmarks import held_out
 from probode import EK0, EK1, DiagonalEK1, PIControl, native, problems, solve
 from probode.calibration.carry import carry_over
 from probode.calibration.kernels import transport_natively
@@ -16,6 +17,7 @@ pytestmark = pytest.mark.skipif(not native.available(), reason="native kernels w
 
 CASES = {
     "Newton": ("lotka-volterra", EK1(4), 1e-4),
+    "Newton, with pivots off the diagonal": ("akzo-nobel", EK1(3), 1e-3),
     "Newton, repeated in layers": ("fitzhugh-nagumo", EK1(3), 1e-2),
     "Newton, five components and more": ("hires", EK1(3), 1e-2),
     "sweeps": ("lotka-volterra", EK0(3), 1e-4),
@@ -26,7 +28,7 @@ CASES = {
 def solved(case):
     """The problem of a case, its solver, its solution."""
     name, solver, tolerance = CASES[case]
-    problem = problems.get(name)
+    problem = (problems if name in problems.names() else held_out).get(name)
     given = (problem.vector_field, problem.t_span, problem.y0, problem.args)
     control = PIControl(tolerance, tolerance * 1e-3)
     return problem, solver, solve(*given, solver=solver, control=control)

@@ -99,10 +99,11 @@ class Shifted {
   }
 
   void solve(Complex* x) {
-    for (int i = 0; i < d_; ++i) {
+    // All of them first: the factors were swapped along with their rows.
+    for (int i = 0; i < d_; ++i)
       if (swaps_[i] != i) std::swap(x[i], x[swaps_[i]]);
+    for (int i = 0; i < d_; ++i)
       for (int r = i + 1; r < d_; ++r) x[r] = x[r] - at(r, i) * x[i];
-    }
     for (int i = d_ - 1; i >= 0; --i) {
       for (int j = i + 1; j < d_; ++j) x[i] = x[i] - at(i, j) * x[j];
       x[i] = at(i, i) * x[i];
