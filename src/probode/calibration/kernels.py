@@ -10,6 +10,7 @@ from probode.calibration import transport
 from probode.calibration.interpolant import rows_at
 from probode.calibration.transport import Newton, Scheme, Transported
 from probode.native import library
+from probode.native.library import address
 from probode.native.tape import Tape, tape_of
 from probode.problem import Field
 
@@ -30,14 +31,14 @@ def transport_natively(
     rows = np.empty((steps, s + 4, d))
     loaded: Any = library.load()
     loaded.probode_transport(
-        _address(_table(scheme, d)),
+        address(_table(scheme, d)),
         *_given(values, numbers[0]),
         *_given(derivatives, numbers[1]),
-        _address(t),
-        _address(means),
+        address(t),
+        address(means),
         ctypes.c_long(means.strides[0] // means.itemsize),
         ctypes.c_long(steps),
-        _address(rows),
+        address(rows),
     )
     error, first, second, repeats = (rows[:, i] for i in range(4))
     results: Any = (error, rows[:, 4:], first, second, repeats[:, 0].astype(int))
@@ -50,12 +51,8 @@ def _jacobian(scheme: Scheme) -> str:
     return "diagonal" if scheme.diagonal else "none"
 
 
-def _address(array: np.ndarray) -> ctypes.c_void_p:
-    return ctypes.c_void_p(array.ctypes.data)
-
-
 def _given(tape: Tape, numbers: np.ndarray) -> tuple[Any, Any, Any]:
-    return _address(tape.code), _address(numbers), ctypes.c_long(len(numbers))
+    return address(tape.code), address(numbers), ctypes.c_long(len(numbers))
 
 
 @lru_cache(maxsize=64)

@@ -16,7 +16,7 @@ from probode.gaussian import pack as triangle
 from probode.initial import Initialization
 from probode.loop import Rows, Solve
 from probode.native.layout import layout_of, pack, settings
-from probode.native.library import load
+from probode.native.library import address, load
 from probode.native.tape import evaluate, tape_of
 from probode.problem import Field
 from probode.smooth import Marginals
@@ -111,7 +111,7 @@ def python_steps(
         last = int(carry.solve.counts.attempted) + attempts
         given = settings(method, control, t1, True, min(wanted, capacity), last, CHUNK_SECONDS)
         open_chunk, advance = library.probode_open, library.probode_advance
-        memory = [ctypes.c_void_p(x.ctypes.data) for x in (given, vector, buffer, f, matrix)]
+        memory = [address(x) for x in (given, vector, buffer, f, matrix)]
         y = vector[1 : 1 + layout.d]
         go = open_chunk(*memory[:3])
         while go:
@@ -151,10 +151,10 @@ def smooth_chunks(method: Method, chunks: list[NativeChunk], last: Marginals) ->
     for chunk in reversed(chunks):
         end -= chunk.steps
         library.probode_smooth(
-            ctypes.c_void_p(chunk.settings.ctypes.data),
-            ctypes.c_void_p(chunk.buffer.ctypes.data),
+            address(chunk.settings),
+            address(chunk.buffer),
             ctypes.c_long(chunk.steps),
-            ctypes.c_void_p(out[end:].ctypes.data),
+            address(out[end:]),
         )
     return layout.marginals(out)
 

@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import jax
+import numpy as np
 
 from probode.control import ConstantStep, Control, GridSteps, PControl, PIControl
 from probode.diffusion import DynamicDiffusion, FixedDiffusion
@@ -51,6 +52,11 @@ def load() -> ctypes.CDLL | None:
     for name in ("probode_open", "probode_advance"):
         getattr(library, name).restype = ctypes.c_int
     return library
+
+
+def address(array: np.ndarray) -> ctypes.c_void_p:
+    """Where an array lies, as the library's functions take it."""
+    return ctypes.c_void_p(array.ctypes.data)
 
 
 def available() -> bool:

@@ -30,7 +30,7 @@ _LONGEST_PROGRAM = 4000
 
 # fmt: off
 OPERATIONS = (
-    "copy", "add", "sub", "mul", "div", "multiply_add", "multiply_subtract", "subtract_product",
+    "add", "sub", "mul", "div", "multiply_add", "multiply_subtract", "subtract_product",
     "neg", "square", "sqrt", "rsqrt", "abs", "max", "min", "select", "clamp",
     "lt", "le", "gt", "ge", "eq", "ne", "and", "or", "xor", "not",
     "exp", "exp2", "expm1", "log", "log1p", "pow", "logistic", "tanh", "sin", "cos", "tan",
@@ -41,7 +41,7 @@ OPERATIONS = (
 """In the order of ``enum Operation`` of ``src/tape.hpp``."""
 
 _CODES = {name: code for code, name in enumerate(OPERATIONS)}
-_ONE_TO_ONE = frozenset(OPERATIONS) - {"copy", "select", "round", "round_even"}
+_ONE_TO_ONE = frozenset(OPERATIONS) - {"select", "round", "round_even"}
 _LEAVES = ("input", "constant")
 _COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 

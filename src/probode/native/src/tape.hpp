@@ -8,6 +8,7 @@
 #include <cstring>
 #include <vector>
 
+#include "common.hpp"
 #include "kernels.hpp"
 
 namespace probode {
@@ -15,7 +16,7 @@ namespace PROBODE_ISA {
 
 // As OPERATIONS in tape.py.
 enum Operation : int32_t {
-  kCopy, kAdd, kSub, kMul, kDiv, kMultiplyAdd, kMultiplySubtract, kSubtractProduct,
+  kAdd, kSub, kMul, kDiv, kMultiplyAdd, kMultiplySubtract, kSubtractProduct,
   kNeg, kSquare, kSqrt, kRsqrt, kAbs, kMax, kMin, kSelect, kClamp,
   kLt, kLe, kGt, kGe, kEq, kNe, kAnd, kOr, kXor, kNot,
   kExp, kExp2, kExpm1, kLog, kLog1p, kPow, kLogistic, kTanh, kSin, kCos, kTan,
@@ -23,9 +24,8 @@ enum Operation : int32_t {
   kFloor, kCeil, kRound, kRoundEven, kSign, kRem,
 };
 
-// NaN wins, as in XLA.
-inline double maximum(double a, double b) { return a > b || a != a ? a : b; }
-inline double minimum(double a, double b) { return a < b || a != a ? a : b; }
+// The smaller number; NaN wins, as in XLA and in `larger`.
+inline double smaller(double a, double b) { return a < b || a != a ? a : b; }
 
 class Tape {
  public:
@@ -51,7 +51,6 @@ class Tape {
  private:
   static double operate(int32_t operation, double a, double b, double c) {
     switch (operation) {
-      case kCopy: return a;
       case kAdd: return a + b;
       case kSub: return a - b;
       case kMul: return a * b;
@@ -64,10 +63,10 @@ class Tape {
       case kSqrt: return std::sqrt(a);
       case kRsqrt: return 1.0 / std::sqrt(a);
       case kAbs: return std::fabs(a);
-      case kMax: return maximum(a, b);
-      case kMin: return minimum(a, b);
+      case kMax: return larger(a, b);
+      case kMin: return smaller(a, b);
       case kSelect: return a != 0.0 ? c : b;
-      case kClamp: return minimum(maximum(b, a), c);
+      case kClamp: return smaller(larger(b, a), c);
       case kLt: return a < b;
       case kLe: return a <= b;
       case kGt: return a > b;

@@ -273,15 +273,15 @@ class Transport {
   // Whether the correction after this one can be left out.
   bool settled() {
     double largest = 0.0;
-    for (int x = 0; x < size_; ++x) largest = maximum(std::fabs(value_[x]), largest);
+    for (int x = 0; x < size_; ++x) largest = larger(std::fabs(value_[x]), largest);
     const double noise = c_.rounding * largest;
     double moved = 0.0, changed = 0.0;
     for (int a = 0; a < d_; ++a) {
       double size = noise;
-      for (int x = a; x < size_; x += d_) size = maximum(std::fabs(stages_[x]), size);
+      for (int x = a; x < size_; x += d_) size = larger(std::fabs(stages_[x]), size);
       for (int x = a; x < size_; x += d_) {
-        moved = maximum(std::fabs(moved_[x]) / size, moved);
-        changed = maximum(maximum(std::fabs(change_[x]) - noise, 0.0) / size, changed);
+        moved = larger(std::fabs(moved_[x]) / size, moved);
+        changed = larger(larger(std::fabs(change_[x]) - noise, 0.0) / size, changed);
       }
     }
     return changed * changed <= c_.left_over * moved;
@@ -290,7 +290,7 @@ class Transport {
   // The stages by Newton's method from E = e_n, each iteration with its own Jacobian.
   double repeat(double h) {
     double largest = 0.0, count = 0.0;
-    for (int x = 0; x < size_; ++x) largest = maximum(std::fabs(value_[x]), largest);
+    for (int x = 0; x < size_; ++x) largest = larger(std::fabs(value_[x]), largest);
     const double noise = c_.rounding * largest;
     for (int i = 0; i < s_; ++i) std::copy(error_.begin(), error_.end(), &stages_[i * d_]);
     for (bool going = true; going && count < c_.most_iterations; ++count) {
@@ -303,7 +303,7 @@ class Transport {
       going = false;
       for (int a = 0; a < d_; ++a) {
         double size = 0.0;
-        for (int x = a; x < size_; x += d_) size = maximum(std::fabs(stages_[x]), size);
+        for (int x = a; x < size_; x += d_) size = larger(std::fabs(stages_[x]), size);
         for (int x = a; x < size_; x += d_)
           going = going || !(std::fabs(change_[x]) <= c_.left_over * size + noise);
       }
