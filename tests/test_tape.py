@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from jax import lax
 
-from probode import EK0, EK1, native, problems, solve
+from probode import EK0, EK1, PIControl, loop, native, problems, solve
 from probode.native import library
+from probode.native.layout import pack
+from probode.native.lists import lists_of
 from probode.native.tape import OPERATIONS, evaluate, tape_of
 from probode.precision import double_precision
 from probode.problem import bind
@@ -197,3 +199,41 @@ def test_other_values_are_data_not_a_new_list(solver):
 
     np.testing.assert_allclose(end(2.0), np.exp(-2.0) * np.array([1.0, 2.0]), rtol=1e-3)
     np.testing.assert_allclose(end(1.0), np.exp(-1.0) * np.array([1.0, 2.0]), rtol=1e-3)
+
+
+def starts(solver, problem, rtol=1e-6):
+    """A solve before its first step, as the kernels write it (``None``: not at all) and as JAX."""
+    with double_precision():
+        t0, t1 = (np.asarray(t, float) for t in problem.t_span)
+        y0 = np.asarray(problem.y0, float)
+        field = bind(problem.vector_field, t0, y0, problem.args, None, diagonal=False)
+        method, control = solver.method(y0.size), PIControl(rtol, 1e-9).flat(y0.shape)
+        start = solver.initialization
+        wanted = np.asarray(pack(method, loop.begin(method, start, field, control, t0, t1, y0)))
+        lists = lists_of(method, start, field, control, t1)
+        if lists is None or lists.start is None:
+            return None, wanted
+        state = np.empty_like(wanted)
+        lists.begin(t0, y0, state)
+        return state, wanted
+
+
+@pytest.mark.parametrize("diffusion", ["dynamic", "fixed", "dynamic-mv"])
+@pytest.mark.parametrize("order", [1, 4, 8])
+@pytest.mark.parametrize("initialization", ["taylor", "diffuse"])
+@pytest.mark.parametrize("name", ["lotka-volterra", "rober", "fitzhugh-nagumo"])
+def test_a_start_is_computed_as_by_jax(name, initialization, order, diffusion):
+    solver = EK0(order, diffusion, initialization=initialization)
+    by_kernel, by_jax = starts(solver, problems.get(name))
+    np.testing.assert_allclose(by_kernel, by_jax, rtol=1e-13)
+
+
+def test_a_start_with_a_loop_is_left_to_jax():
+    solver = EK1(3, initialization="runge-kutta")
+    assert starts(solver, problems.get("lotka-volterra"))[0] is None
+
+
+def test_a_start_that_is_not_finite_says_so():
+    posterior = solve(lambda t, y: jnp.sqrt(y - 1.0), (0.0, 1.0), 0.5)
+    assert not posterior.success
+    assert "at the initial value" in posterior.message

@@ -220,7 +220,7 @@ def solve_all(inputs: Inputs, monitor: Monitor) -> tuple[Solve, Status, list[Any
     method, _, field, control, _, t1, _ = inputs
     rows = capacity(method)
     if native.supports(method, control):
-        return collect_native(monitor, driver.NOT_BEGUN, driver.compiled_steps(*inputs, rows))
+        return collect_native(monitor, driver.NOT_BEGUN, driver.traceable_steps(*inputs, rows))
     solve = begin(*inputs)
 
     def fill(solve: Solve, attempts: int, wanted: int) -> tuple[Solve, Chunk]:
@@ -328,7 +328,7 @@ def solve_saving(
     method, _, field, control, _, t1, _ = inputs
     if scheme is None and at_end_only(save_at, t1) and native.supports(method, control):
         # The end only: no step is kept, and the kernels do the rest.
-        steps = driver.compiled_steps(*inputs, capacity=0)
+        steps = driver.traceable_steps(*inputs, capacity=0)
         solve, status, _ = collect_native(monitor, driver.NOT_BEGUN, steps)
         return saving.saving_of_end(method, solve, keep_kernels), status
     solve = begin(*inputs)

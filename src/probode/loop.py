@@ -66,13 +66,14 @@ def begin(
         # A fixed diffusion is judged by all steps, also by one so short that it sees noise only.
         h = control.from_exact(h, t0, q)
         unit = jnp.where(h == 0.0, 1.0, h)
+    finite = jnp.all(jnp.isfinite(start.mean))
+    # The initial value is known, whatever its derivatives are.
+    mean = jnp.where(jnp.isfinite(start.mean), start.mean, 0.0)
     factor = jnp.zeros(structure.factor_shape)
     if start.std is not None:
         factor = structure.diagonal_factor(_start_std(method, start, unit))
-    finite = jnp.all(jnp.isfinite(start.mean)) & jnp.all(jnp.isfinite(factor))
-    # The initial value is known, whatever its derivatives are.
-    mean = jnp.where(jnp.isfinite(start.mean), start.mean, 0.0)
-    factor = jnp.where(jnp.isfinite(factor), factor, 0.0)
+        finite = finite & jnp.all(jnp.isfinite(factor))
+        factor = jnp.where(jnp.isfinite(factor), factor, 0.0)
     status = jnp.where(
         finite,
         jnp.where(t0 == t1, Status.SUCCESS.value, Status.RUNNING.value),

@@ -11,7 +11,7 @@ from probode.calibration.interpolant import rows_at
 from probode.calibration.transport import Newton, Scheme, Transported
 from probode.native import library
 from probode.native.library import address
-from probode.native.tape import Tape, tape_of
+from probode.native.tape import tape_of
 from probode.problem import Field
 
 
@@ -32,8 +32,8 @@ def transport_natively(
     loaded: Any = library.load()
     loaded.probode_transport(
         address(_table(scheme, d)),
-        *_given(values, numbers[0]),
-        *_given(derivatives, numbers[1]),
+        *values.given(numbers[0]),
+        *derivatives.given(numbers[1]),
         address(t),
         address(means),
         ctypes.c_long(means.strides[0] // means.itemsize),
@@ -49,10 +49,6 @@ def _jacobian(scheme: Scheme) -> str:
     if isinstance(scheme, Newton):
         return "full"
     return "diagonal" if scheme.diagonal else "none"
-
-
-def _given(tape: Tape, numbers: np.ndarray) -> tuple[Any, Any, Any]:
-    return address(tape.code), address(numbers), ctypes.c_long(len(numbers))
 
 
 @lru_cache(maxsize=64)

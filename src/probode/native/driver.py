@@ -17,7 +17,8 @@ from probode.initial import Initialization
 from probode.loop import Rows, Solve
 from probode.native.layout import layout_of, pack, settings
 from probode.native.library import address, load
-from probode.native.tape import evaluate, tape_of
+from probode.native.lists import lists_of
+from probode.native.tape import evaluate
 from probode.problem import Field
 from probode.smooth import Marginals
 from probode.status import Status
@@ -60,7 +61,7 @@ Fill = Callable[[Carry, int, int], tuple[Carry, NativeChunk]]
 """``(carry, attempts, wanted)`` to the solve after the chunk, and the chunk."""
 
 
-def compiled_steps(
+def traceable_steps(
     method: Method,
     initialization: Initialization,
     field: Field,
@@ -70,23 +71,32 @@ def compiled_steps(
     y0: Any,
     capacity: int,
 ) -> Fill:
-    """Chunks of at most ``capacity`` steps in compiled loops, with a traced vector field.
+    """Chunks of at most ``capacity`` steps with a traced vector field: listed, or compiled.
 
     With ``capacity`` zero no step is kept: memory for the current state only.
     """
-    blank = np.zeros(layout_of(method).state)
+    layout, inputs = layout_of(method), (field, control, t0, t1, y0)
+    lists = lists_of(method, initialization, field, control, t1)
 
     def fill(carry: Carry, attempts: int, wanted: int) -> tuple[Carry, NativeChunk]:
         keep = min(wanted, capacity) if capacity else wanted
         last = int(carry.solve.counts.attempted) + attempts
         given = settings(method, control, t1, capacity > 0, keep, last, CHUNK_SECONDS)
+        if lists is not None:
+            state, buffer = np.empty(layout.state), np.empty((capacity + 1) * layout.row)
+            if carry.vector is not None:
+                state[:] = carry.vector
+            elif lists.start is not None:
+                lists.begin(t0, y0, state)
+            else:
+                state[:] = _begin(method, initialization, *inputs)
+            lists.run(given, state, buffer)
+            return _after(method, state, buffer, given)
         begun = carry.vector is not None
-        state = carry.vector if begun else blank
-        outcome = _steps(
-            method, initialization, capacity, field, control, given, t0, t1, y0, begun, state
-        )
-        vector, buffer = (np.asarray(x) for x in outcome)
-        return _after(method, vector, buffer, given)
+        vector = carry.vector if begun else np.zeros(layout.state)
+        outcome = _steps(method, initialization, capacity, *inputs, given, begun, vector)
+        state, buffer = (np.asarray(x) for x in outcome)
+        return _after(method, state, buffer, given)
 
     return fill
 
@@ -162,6 +172,11 @@ def smooth_chunks(method: Method, chunks: list[NativeChunk], last: Marginals) ->
 _pack = compiled(0)(pack)
 
 
+@compiled(0, 1)
+def _begin(method: Method, initialization: Initialization, *inputs: Any) -> Array:
+    return pack(method, loop.begin(method, initialization, *inputs))
+
+
 @compiled(0, 1, 2)
 def _steps(
     method: Method,
@@ -169,10 +184,10 @@ def _steps(
     capacity: int,
     field: Field,
     control: Control,
-    given: Array,
     t0: Array,
     t1: Array,
     y0: Array,
+    given: Array,
     begun: Array,
     state: Array,
 ) -> tuple[Array, Array]:
@@ -194,12 +209,6 @@ def step_until_stopped(
         jax.ShapeDtypeStruct((layout.state,), jnp.float64),
         jax.ShapeDtypeStruct(((capacity + 1) * layout.row,), jnp.float64),
     )
-    tape = tape_of(method.jacobian, field)
-    if tape is not None:
-        run = jax.ffi.ffi_call("probode_xla_run", memory, input_output_aliases={1: 0})
-        state, rows = run(given, state, tape.code, tape.numbers(field))
-        return state, rows
-
     # Aliases: the state and the rows are changed where they are.
     out = (*memory, jax.ShapeDtypeStruct((), jnp.bool_))
     open_chunk = jax.ffi.ffi_call("probode_xla_open", out, input_output_aliases={1: 0})

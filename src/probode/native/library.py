@@ -44,9 +44,9 @@ def load() -> ctypes.CDLL | None:
         return None
     try:
         library = ctypes.CDLL(str(path))
-        for name in ("probode_xla_open", "probode_xla_advance", "probode_xla_run"):
-            capsule = jax.ffi.pycapsule(getattr(library, name))
-            jax.ffi.register_ffi_target(name, capsule, platform="cpu")
+        for name in ("open", "advance", "run", "solve"):
+            capsule = jax.ffi.pycapsule(getattr(library, f"probode_xla_{name}"))
+            jax.ffi.register_ffi_target(f"probode_xla_{name}", capsule, platform="cpu")
     except (OSError, AttributeError, RuntimeError):
         return None
     for name in ("probode_open", "probode_advance"):

@@ -1,12 +1,14 @@
-"""A small vector field as a list of scalar operations, which the kernels evaluate themselves.
+"""Small programs as lists of scalar operations, which the kernels evaluate themselves.
 
 A step on a small system takes about a microsecond, and XLA a third of one to get to the vector
 field and back. So the traced field and its Jacobian are written out in scalars
 (:mod:`probode.unroll`) and the operations listed, as ``src/tape.hpp`` reads them: one call of the
-kernels then makes all steps. A field that is too long for that, or has an operation that is not on
-the list, stays with XLA.
+kernels then makes all steps. What is too long for that, or has an operation that is not on the
+list, stays with XLA.
 """
 
+import ctypes
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -16,11 +18,11 @@ import numpy as np
 from jax.extend import core
 from jaxtyping import Array
 
+from probode.native.library import address
 from probode.precision import double_precision, is_traced
 from probode.problem import Field
 from probode.program import work
 from probode.unroll import Lanes, Unsupported, lift
-from probode.unroll.interpret import as_lanes
 
 LONGEST = 300
 """Operations up to which listing them is faster than XLA's compiled code and its calls."""
@@ -56,24 +58,48 @@ class Tape(NamedTuple):
     code: np.ndarray
     constants: np.ndarray
 
-    def numbers(self, field: Field) -> Any:
+    def numbers(self, parameters: Any) -> Any:
         """What the operations read beside ``t`` and ``y``."""
-        leaves = jax.tree.leaves(field)
+        leaves = jax.tree.leaves(parameters)
         xp: Any = jnp if is_traced(leaves) else np
         parts = [xp.ravel(xp.asarray(leaf)).astype(float) for leaf in leaves]
         return xp.concatenate([*parts, self.constants])
 
+    def given(self, numbers: np.ndarray) -> tuple[Any, Any, Any]:
+        """The operations and their numbers as the library's functions take them."""
+        return address(self.code), address(numbers), ctypes.c_long(len(numbers))
 
-def tape_of(jacobian: str, field: Field) -> Tape | None:
-    """The operations of ``f`` and of a Jacobian of this kind; ``None``: XLA is better at them."""
-    leaves, tree = jax.tree.flatten(field)
-    shapes = tuple((np.shape(leaf), _dtype(leaf)) for leaf in leaves)
-    with double_precision():
-        return _tape(jacobian, tree, shapes)
+
+class Signature(NamedTuple):
+    """What a program depends on of its parameters: how they are arranged, shapes and types."""
+
+    tree: Any
+    shapes: tuple[tuple[tuple[int, ...], Any], ...]
+
+    @staticmethod
+    def of(parameters: Any) -> "Signature":
+        """The signature of a tree of arrays and numbers."""
+        leaves, tree = jax.tree.flatten(parameters)
+        return Signature(tree, tuple((np.shape(leaf), _dtype(leaf)) for leaf in leaves))
+
+    @property
+    def sizes(self) -> list[int]:
+        """How many numbers each leaf has."""
+        return [int(np.prod(shape)) for shape, _ in self.shapes]
+
+    def parameters(self) -> Any:
+        """Such parameters without their values."""
+        return jax.tree.unflatten(self.tree, [jax.ShapeDtypeStruct(*one) for one in self.shapes])
 
 
 def _dtype(leaf: Any) -> Any:
     return leaf.dtype if hasattr(leaf, "dtype") else np.asarray(leaf).dtype
+
+
+def tape_of(jacobian: str, field: Field) -> Tape | None:
+    """The operations of ``f`` and of a Jacobian of this kind; ``None``: XLA is better at them."""
+    with double_precision():
+        return _field_tape(jacobian, Signature.of(field))
 
 
 def evaluate(jacobian: str, field: Field, t: Array, y: Array) -> tuple[Array, Array]:
@@ -86,42 +112,57 @@ def evaluate(jacobian: str, field: Field, t: Array, y: Array) -> tuple[Array, Ar
 
 
 @lru_cache(maxsize=256)
-def _tape(jacobian: str, tree: Any, shapes: tuple[tuple[Any, Any], ...]) -> Tape | None:
-    sizes = [int(np.prod(shape)) for shape, _ in shapes]
-    if sum(sizes) > _LONGEST_PROGRAM or not all(_is_real(dtype) for _, dtype in shapes):
+def _field_tape(jacobian: str, signature: Signature) -> Tape | None:
+    def program(field: Field, t: Array, y: Array) -> tuple[Array, Array]:
+        return evaluate(jacobian, field, t, y)
+
+    d = signature.parameters().d
+    return listed(program, signature, d, longest=LONGEST, longest_program=_LONGEST_PROGRAM)
+
+
+def listed(
+    program: Callable[[Any, Array, Array], Any],
+    signature: Signature,
+    d: int,
+    *,
+    longest: int,
+    longest_program: int,
+) -> Tape | None:
+    """The operations of ``program(parameters, t, y)``; its results one after the other.
+
+    ``None`` if there are more than ``longest`` of them, if the program computes more than
+    ``longest_program`` numbers (it would take long to find out), or does what cannot be listed.
+    """
+    sizes = signature.sizes
+    real = all(_is_real(dtype) for _, dtype in signature.shapes)
+    if sum(sizes) > longest_program or not real:
         return None
-    field: Field = jax.tree.unflatten(tree, [jax.ShapeDtypeStruct(*one) for one in shapes])
-    number = jax.ShapeDtypeStruct((), float)
-    state = jax.ShapeDtypeStruct((field.d,), float)
-    in_arrays = jax.make_jaxpr(lambda *given: evaluate(jacobian, *given))(field, number, state)
-    if work(in_arrays.jaxpr) > _LONGEST_PROGRAM:
+    number, state = jax.ShapeDtypeStruct((), float), jax.ShapeDtypeStruct((d,), float)
+    in_arrays = jax.make_jaxpr(program)(signature.parameters(), number, state)
+    if work(in_arrays.jaxpr) > longest_program:
         return None
 
     def in_scalars(t: Array, y: list[Array], flat: list[Array]) -> list[Any]:
         rest, leaves = list(flat), []
-        for (shape, _), size in zip(shapes, sizes, strict=True):
+        for (shape, _), size in zip(signature.shapes, sizes, strict=True):
             leaves.append(Lanes(shape, rest[:size]))
             rest = rest[size:]
-        results = lift(
-            lambda field, t, y: evaluate(jacobian, field, t, y),
-            jax.tree.unflatten(tree, leaves),
-            Lanes((), [t]),
-            Lanes((field.d,), y),
-        )
-        return [entry for result in results for entry in as_lanes(result).entries]
+        parameters = jax.tree.unflatten(signature.tree, leaves)
+        results = lift(program, parameters, Lanes((), [t]), Lanes((d,), y))
+        return [x for result in jax.tree.leaves(results) for x in result.entries]
 
     given = [
         jax.ShapeDtypeStruct((), dtype)
-        for (_, dtype), size in zip(shapes, sizes, strict=True)
+        for (_, dtype), size in zip(signature.shapes, sizes, strict=True)
         for _ in range(size)
     ]
     try:
-        program = jax.make_jaxpr(in_scalars)(number, [number] * field.d, given)
+        in_numbers = jax.make_jaxpr(in_scalars)(number, [number] * d, given)
         writer = _Writer()
-        tape = writer.tape(1 + field.d + len(given), writer.read(program))
+        tape = writer.tape(1 + d + len(given), writer.read(in_numbers))
     except Unsupported:
         return None
-    return tape if tape.code[1] <= LONGEST else None
+    return tape if tape.code[1] <= longest else None
 
 
 def _is_real(dtype: Any) -> bool:
@@ -133,7 +174,7 @@ def _as_doubles(name: str, given: list[Any], dtype: Any) -> bool:
     if name == "convert_element_type":
         whole = all(x.kind in "biu" for x in given)
         return dtype in (np.float64, np.bool_) or (whole and dtype.kind in "iu")
-    if name in _COMPARISONS:
+    if name in (*_COMPARISONS, "select_n"):
         return all(x.kind in "biu" or x == np.float64 for x in given)
     return all(x in (np.float64, np.bool_) for x in [dtype, *given])
 

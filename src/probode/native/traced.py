@@ -15,6 +15,7 @@ from probode.initial import Initialization
 from probode.loop import Solve
 from probode.native.driver import step_until_stopped
 from probode.native.layout import layout_of, pack, settings
+from probode.native.lists import lists_of
 from probode.precision import double_precision
 from probode.problem import Field
 from probode.step import Method
@@ -70,9 +71,16 @@ class _Program:
     def natively(self, *leaves: Any) -> Array:
         """The solve at its end, as the vector of the kernels."""
         field, control, t0, t1, y0 = jax.tree.unflatten(self.tree, leaves)
-        begun = loop.begin(self.method, self.initialization, field, control, t0, t1, y0)
         given = settings(self.method, control, t1, False, _UNLIMITED, _UNLIMITED, jnp.inf)
-        return step_until_stopped(self.method, 0, field, given, pack(self.method, begun))[0]
+
+        def begin() -> Array:
+            begun = loop.begin(self.method, self.initialization, field, control, t0, t1, y0)
+            return pack(self.method, begun)
+
+        lists = lists_of(self.method, self.initialization, field, control, t1)
+        if lists is not None:
+            return lists.end(self.method, given, t0, y0, begin)
+        return step_until_stopped(self.method, 0, field, given, begin())[0]
 
     def in_jax(self, *leaves: Any) -> Solve:
         """The solve at its end."""

@@ -56,11 +56,24 @@ ffi::Error Advance(Vector settings, Vector state, Vector rows, Vector f, Vector 
   return ffi::Error::Success();
 }
 
+TapeData tape(const Code& code, const Vector& numbers) {
+  return {code.typed_data(), numbers.typed_data(), static_cast<long>(numbers.element_count())};
+}
+
 ffi::Error Run(Vector settings, Vector state, Code code, Vector numbers, VectorResult state_out,
                VectorResult rows_out) {
   kernels().run(settings.typed_data(), in_place(state, state_out), rows_out->typed_data(),
-                {code.typed_data(), numbers.typed_data(),
-                 static_cast<long>(numbers.element_count())});
+                tape(code, numbers));
+  return ffi::Error::Success();
+}
+
+// From (t0, y0), with the start given as a list of operations as well.
+ffi::Error Solve(Vector settings, Vector at, Code start_code, Vector start_numbers, Code code,
+                 Vector numbers, VectorResult state_out, VectorResult rows_out) {
+  const int d = static_cast<int>(at.element_count()) - 1;
+  kernels().evaluate(tape(start_code, start_numbers), d, at.typed_data(), state_out->typed_data());
+  kernels().run(settings.typed_data(), state_out->typed_data(), rows_out->typed_data(),
+                tape(code, numbers));
   return ffi::Error::Success();
 }
 
@@ -77,6 +90,9 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(probode_xla_advance, probode::Advance,
 XLA_FFI_DEFINE_HANDLER_SYMBOL(probode_xla_run, probode::Run,
                               ffi::Ffi::Bind().Arg<Vector>().Arg<Vector>().Arg<Code>().Arg<Vector>()
                                   .Ret<Vector>().Ret<Vector>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(probode_xla_solve, probode::Solve,
+                              ffi::Ffi::Bind().Arg<Vector>().Arg<Vector>().Arg<Code>().Arg<Vector>()
+                                  .Arg<Code>().Arg<Vector>().Ret<Vector>().Ret<Vector>());
 
 extern "C" {
 
@@ -87,6 +103,11 @@ int probode_open(const double* settings, double* state, double* rows) {
 int probode_advance(const double* settings, double* state, double* rows, const double* f,
                     const double* jacobian) {
   return probode::kernels().advance(settings, state, rows, f, jacobian);
+}
+
+void probode_run(const double* settings, double* state, double* rows, const int32_t* code,
+                 const double* numbers, long given) {
+  probode::kernels().run(settings, state, rows, {code, numbers, given});
 }
 
 void probode_evaluate(const int32_t* code, const double* numbers, long given, int d, const double* at,

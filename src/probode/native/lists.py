@@ -1,0 +1,106 @@
+"""A whole solve as lists of operations: its vector field, and how it begins.
+
+Derivatives at the start and the first step are a program of their own (:func:`probode.loop.begin`),
+which takes XLA longer to get to than to run. Where the vector field is listed, the start is too.
+"""
+
+import ctypes
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from probode import loop
+from probode.control import Control
+from probode.initial import Initialization, RungeKuttaStart
+from probode.native.layout import layout_of, pack
+from probode.native.library import address, load
+from probode.native.tape import Signature, Tape, listed, tape_of
+from probode.precision import double_precision
+from probode.problem import Field
+from probode.step import Method
+
+_LONGEST_START = 5000
+"""Operations of a start, at 3 ns each, that take about as long as XLA's call of a program."""
+
+_LONGEST_START_PROGRAM = 30_000
+"""Numbers that a start may compute to be worth writing out."""
+
+
+class Lists(NamedTuple):
+    """Programs as operations, and the numbers that they read beside ``t`` and ``y``."""
+
+    field: Tape
+    field_numbers: Any
+    start: Tape | None
+    """From ``(t0, y0)`` to the vector of the solve; ``None``: too long to be listed."""
+    start_numbers: Any
+
+    def begin(self, t0: Any, y0: Any, state: np.ndarray) -> None:
+        """Write the vector of a solve before its first step."""
+        library, start = load(), self.start
+        assert library is not None and start is not None
+        at = np.concatenate([np.ravel(t0), np.ravel(y0)]).astype(float)
+        program = start.given(self.start_numbers)
+        library.probode_evaluate(*program, ctypes.c_int(np.size(y0)), address(at), address(state))
+
+    def run(self, settings: np.ndarray, state: np.ndarray, rows: np.ndarray) -> None:
+        """Take the steps of a chunk: changes the state, writes the rows."""
+        library = load()
+        assert library is not None
+        memory = (address(x) for x in (settings, state, rows))
+        library.probode_run(*memory, *self.field.given(self.field_numbers))
+
+    def end(
+        self, method: Method, settings: Array, t0: Array, y0: Array, begin: Callable[[], Array]
+    ) -> Array:
+        """The vector of a solve at its end, inside a program of XLA's.
+
+        ``begin`` is asked for the vector at the beginning if the start is not listed.
+        """
+        layout = layout_of(method)
+        memory = [jax.ShapeDtypeStruct((size,), float) for size in (layout.state, layout.row)]
+        field = self.field.code, self.field_numbers
+        if self.start is None:
+            run = jax.ffi.ffi_call("probode_xla_run", memory, input_output_aliases={1: 0})
+            return run(settings, begin(), *field)[0]
+        at = jnp.concatenate([jnp.ravel(t0), y0])
+        solve = jax.ffi.ffi_call("probode_xla_solve", memory)
+        return solve(settings, at, self.start.code, self.start_numbers, *field)[0]
+
+
+def lists_of(
+    method: Method, initialization: Initialization, field: Field, control: Control, t1: Any
+) -> Lists | None:
+    """A solve in lists; ``None`` if XLA is better at its vector field."""
+    tape = tape_of(method.jacobian, field)
+    if tape is None:
+        return None
+    numbers = tape.numbers(field)
+    if isinstance(initialization, RungeKuttaStart):  # a loop: long to write out, short to compile
+        return Lists(tape, numbers, None, None)
+    parameters = (field, control, t1)
+    with double_precision():
+        start = _start_tape(method, initialization, Signature.of(parameters))
+    return Lists(tape, numbers, start, None if start is None else start.numbers(parameters))
+
+
+@lru_cache(maxsize=256)
+def _start_tape(
+    method: Method, initialization: Initialization, signature: Signature
+) -> Tape | None:
+    def program(parameters: Any, t0: Array, y0: Array) -> Array:
+        field, control, t1 = parameters
+        return pack(method, loop.begin(method, initialization, field, control, t0, t1, y0))
+
+    return listed(
+        program,
+        signature,
+        method.structure.d,
+        longest=_LONGEST_START,
+        longest_program=_LONGEST_START_PROGRAM,
+    )
