@@ -73,9 +73,11 @@ inline double noise_scale(const Settings& s, double ratio) {
 inline void predict_mean(const Settings& s, const double* mean, const double* coords, double* out) {
   const int n = s.n;
   const long d = s.d;
+  double inverse[kMaxDerivatives];
+  for (int j = 1; j < n; ++j) inverse[j] = 1.0 / coords[j];
   for (int i = 0; i < n; ++i) {
     double weights[kMaxDerivatives];
-    for (int j = i + 1; j < n; ++j) weights[j] = s.transition[i * n + j] / coords[j];
+    for (int j = i + 1; j < n; ++j) weights[j] = s.transition[i * n + j] * inverse[j];
     const double* row = mean + i * d;
     double* result = out + i * d;
     long k = 0;

@@ -75,11 +75,20 @@ void condition_block(const Block& b, Scratch& scratch) {
     for (int a = 0; a < w; ++a) row[a] -= product[a];
   };
 
+  // The same for a row that has the component `k` alone: u_a = (a == k) y' - c J_ak y.
+  auto observe_one = [&](double* row, int k) {
+    const double value = row[values + k], slope = row[slopes + k];
+    for (int a = 0; a < w; ++a) row[a] = a == k ? slope : 0.0;
+    if (!b.jacobian) return;
+    const double weighted = b.weight * value;
+    for (int a = 0; a < w; ++a) row[a] -= b.jacobian[static_cast<long>(a) * w + k] * weighted;
+  };
+
   int rows = 0;
   if constexpr (fixed_width == 0) {
     for (int r = 0; r < size; ++r) {
       const double* row = b.factor + static_cast<long>(r) * size;
-      const int first = first_nonzero(row, size);
+      const int first = first_nonzero(row, size, r);
       if (first == size) continue;
       double* out = stack + static_cast<long>(rows++) * length;
       std::memset(out, 0, sizeof(double) * length);
@@ -100,11 +109,11 @@ void condition_block(const Block& b, Scratch& scratch) {
         const double entry = b.transition[i * n + j] * b.change[j];
         for (int k = 0; k < w; ++k) block[k * length + place(i) + k] = entry;
       }
-      for (int k = 0; k < w; ++k) observe(block + k * length);
+      for (int k = 0; k < w; ++k) observe_one(block + k * length, k);
     }
     for (int r = 0; r < size; ++r) {
       const double* row = b.factor + static_cast<long>(r) * size;
-      const int first = first_nonzero(row, size);
+      const int first = first_nonzero(row, size, r);
       if (first == size) continue;
       combine(stack + static_cast<long>(rows++) * length, nullptr, row + first,
               matrix + static_cast<long>(first) * length, length, size - first, length);
@@ -120,7 +129,7 @@ void condition_block(const Block& b, Scratch& scratch) {
       for (int k = 0; k < w; ++k) block[k * length + place(j) + k] = b.scale[k] * entry;
     }
     if (i < 2)
-      for (int k = 0; k < w; ++k) observe(block + k * length);
+      for (int k = 0; k < w; ++k) observe_one(block + k * length, k);
   }
   for (int a = 0; a < w; ++a) {
     b.blank[a] = true;

@@ -74,7 +74,7 @@ inline void propose(const Settings& s, State& x) {
 
 inline bool goes_on(const Settings& s, const State& x) {
   return *x.status == s.running && *x.count < s.wanted && *x.attempted < s.last_attempt &&
-         seconds_now() < *x.deadline;
+         (std::isinf(s.seconds) || seconds_now() < *x.deadline);
 }
 
 // What the control says of a step: whether it is accepted, and the length of the next. `error` is

@@ -79,7 +79,7 @@ inline void sum_rows(const double* w, int length, int rows, const double* x, Lan
 
 // The reflection I - beta v vᵀ that takes x to alpha e_0:
 //
-//   alpha = -sign(x_0) |x|,  v = x - alpha e_0,  beta = 2 / vᵀv = -1 / (alpha v_0)
+//   alpha = -sign(x_0) |x|,  v = x - alpha e_0,  beta = 2 / vᵀv = 1 / (|x|² + |x_0| |x|)
 struct Reflector {
   double alpha, beta, first;  // first: v_0
 
@@ -87,7 +87,7 @@ struct Reflector {
     const double norm = std::sqrt(squares);
     alpha = x0 > 0.0 ? -norm : norm;
     first = x0 - alpha;
-    beta = -1.0 / (alpha * first);
+    beta = 1.0 / (squares + std::fabs(x0) * norm);  // does not wait for the sign
   }
 };
 

@@ -20,7 +20,7 @@ inline long marginal_size(const Settings& s) { return s.state_size() + s.triangl
 // The kernel of one block: p(x | x⁺) with gain Gᵀ, and the rows of the factor of its covariance.
 struct BlockKernel {
   double* gain_transposed;  // D rows of length row_length(D)
-  const double* rest;       // `rest_rows` rows of length `rest_length`, upper triangular
+  const double* rest;       // `rest_rows` rows of length `rest_length`
   int rest_rows, rest_length;
 };
 
@@ -28,6 +28,8 @@ struct BlockKernel {
 //
 //   [ R Ãᵀ    R ]        columns  x⁺ | x          Gᵀ = R11⁻¹ R12
 //   [ s R_Q   0 ]                                  Cov(x | x⁺) = R22ᵀ R22
+//
+// R22 need not be triangular: it goes into another decomposition.
 template <int fixed_width>
 BlockKernel backward_block(int n, int width, const double* factor, const double* change,
                                   const double* scale, const Settings& s, Scratch& scratch,
@@ -96,12 +98,9 @@ BlockKernel backward_block(int n, int width, const double* factor, const double*
   }
   if constexpr (fixed_width == 0) {
     reflect_many(stack, length, 0, full + 1, 1, 0, size, columns, reflector);
-    reflect_many(stack, length, size, size + full, 0, size, full - 1, columns, reflector);
   } else {
     for (int c = 0; c < size; ++c)
       reflect(stack, length, c, full + c + 1, c, columns, reflector);
-    for (int c = 0; c + 1 < full; ++c)
-      reflect(stack, length, size + c, size + full, size + c, columns, reflector);
   }
 
   // Gᵀ = R11⁻¹ R12, from the last row: pivot * row + Σ_e R11_re gain_e = R12 row.
@@ -113,11 +112,12 @@ BlockKernel backward_block(int n, int width, const double* factor, const double*
       const double* row = stack + static_cast<long>(r) * length;
       double* out = gain + static_cast<long>(r) * stride;
       const double inverse = row[r] == 0.0 ? 0.0 : 1.0 / row[r];  // a zero pivot: a zero component
-      for (int e = r + 1; e < size; ++e) weights[e] = -row[e] * inverse;
+      // The last row first: the one that was just computed is then needed last.
+      for (int e = r + 1; e < size; ++e) weights[size - 1 - e] = -row[e] * inverse;
       for (int c = 0; c < size; ++c) out[c] = row[size + c] * inverse;
       for (int c = size; c < stride; ++c) out[c] = 0.0;
-      combine(out, out, weights + r + 1, gain + static_cast<long>(r + 1) * stride, stride,
-              size - r - 1, stride);
+      combine(out, out, weights, gain + static_cast<long>(size - 1) * stride, -stride, size - r - 1,
+              stride);
     }
   }
   return {gain, stack + static_cast<long>(size) * length + size, full, length};
@@ -166,21 +166,17 @@ inline void marginalize_block(int size, const BlockKernel& kernel, const double*
     }
     if (waiting) multiply();
   }
-  const int rest = std::min(kernel.rest_rows, size);
-  for (int r = 0; r < rest; ++r) {
+  for (int r = 0; r < kernel.rest_rows; ++r) {
     double* row = stack + static_cast<long>(full + r) * length;
-    std::fill(row, row + length, 0.0);
     const double* from = kernel.rest + static_cast<long>(r) * kernel.rest_length;
-    for (int c = r; c < size; ++c) row[c] = from[c];
+    for (int c = 0; c < size; ++c) row[c] = from[c];
+    for (int c = size; c < length; ++c) row[c] = 0.0;
   }
-  const int total = full + rest;
-  const int pivots = std::min(size, total), growing = rest / kTile * kTile;
+  const int total = full + kernel.rest_rows, pivots = std::min(size, total);
   if (size > kNarrow) {
-    reflect_many(stack, length, 0, full + 1, 1, 0, growing, size, reflector);
-    reflect_many(stack, length, growing, total, 0, growing, pivots - growing, size, reflector);
+    reflect_many(stack, length, 0, total, 0, 0, pivots, size, reflector);
   } else {
-    for (int c = 0; c < pivots; ++c)
-      reflect(stack, length, c, full + std::min(c + 1, rest), c, size, reflector);
+    for (int c = 0; c < pivots; ++c) reflect(stack, length, c, total, c, size, reflector);
   }
   for (int r = 0; r < size; ++r) {
     double* row = triangle_row(out, size, r);
