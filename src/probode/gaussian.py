@@ -31,10 +31,12 @@ def _triangle(size: int) -> tuple[np.ndarray, np.ndarray]:
     return np.where(inside, row * size - row * (row + 1) // 2 + column, 0), inside
 
 
+_triangle_indices = lru_cache(maxsize=64)(np.triu_indices)
+
+
 def pack(factor: Array | np.ndarray) -> Any:
     """The upper triangle of a triangular factor, row by row: ``m = n (n + 1) / 2`` numbers."""
-    row, column = np.triu_indices(factor.shape[-1])
-    return factor[..., row, column]
+    return factor[(..., *_triangle_indices(factor.shape[-1]))]
 
 
 def unpack(packed: Float[Array, "*b m"], columns: slice = slice(None)) -> Array:

@@ -49,6 +49,7 @@ class Layout:
                 diffusion.multivariate,
             ]
         )
+        self.each = np.ones(self.d)
         prior = method.prior
         self.tables = np.concatenate(
             [prior.transition.ravel(), prior.noise_factor.ravel(), prior.weights]
@@ -151,8 +152,7 @@ def settings(
     elif isinstance(control, GridSteps):
         grid = control.grid
         numbers[0], numbers[19] = 3, grid.shape[0]
-    each = (layout.d,)
-    tolerances = [xp.broadcast_to(xp.asarray(x, float), each) for x in (rtol, atol)]
+    tolerances = [x * layout.each for x in (rtol, atol)]
     parts = [layout.head, xp.asarray(numbers, float), *tolerances, layout.tables, grid]
     return xp.concatenate(parts)
 

@@ -19,8 +19,7 @@ from probode.control import Control
 from probode.initial import Initialization, RungeKuttaStart
 from probode.native.layout import layout_of, pack
 from probode.native.library import address, load
-from probode.native.tape import Signature, Tape, listed, tape_of
-from probode.precision import double_precision
+from probode.native.tape import Signature, Tape, field_tape, join, listed
 from probode.problem import Field
 from probode.step import Method
 
@@ -77,30 +76,46 @@ def lists_of(
     method: Method, initialization: Initialization, field: Field, control: Control, t1: Any
 ) -> Lists | None:
     """A solve in lists; ``None`` if XLA is better at its vector field."""
-    tape = tape_of(method.jacobian, field)
-    if tape is None:
-        return None
-    numbers = tape.numbers(field)
-    if isinstance(initialization, RungeKuttaStart):  # a loop: long to write out, short to compile
-        return Lists(tape, numbers, None, None)
     parameters = (field, control, t1)
-    with double_precision():
-        start = _start_tape(method, initialization, Signature.of(parameters))
-    return Lists(tape, numbers, start, None if start is None else start.numbers(parameters))
+    tapes = _tapes(method, initialization, Signature.of(parameters))
+    if tapes is None:
+        return None
+    given = join(jax.tree.leaves(parameters))
+    numbers = join([given[: tapes.field_numbers], tapes.field.constants])
+    start = tapes.start
+    return Lists(
+        tapes.field, numbers, start, None if start is None else join([given, start.constants])
+    )
+
+
+class _Tapes(NamedTuple):
+    """The same for all solves of a signature."""
+
+    field: Tape
+    field_numbers: int
+    """How many of the parameters' numbers are the vector field's: the first ones."""
+    start: Tape | None
 
 
 @lru_cache(maxsize=256)
-def _start_tape(
-    method: Method, initialization: Initialization, signature: Signature
-) -> Tape | None:
+def _tapes(method: Method, initialization: Initialization, signature: Signature) -> _Tapes | None:
+    tree = signature.tree.children()[0]
+    own = Signature(tree, signature.shapes[: tree.num_leaves])
+    field = field_tape(method.jacobian, own)
+    if field is None:
+        return None
+    if isinstance(initialization, RungeKuttaStart):  # a loop: long to write out, short to compile
+        return _Tapes(field, sum(own.sizes), None)
+
     def program(parameters: Any, t0: Array, y0: Array) -> Array:
         field, control, t1 = parameters
         return pack(method, loop.begin(method, initialization, field, control, t0, t1, y0))
 
-    return listed(
+    start = listed(
         program,
         signature,
         method.structure.d,
         longest=_LONGEST_START,
         longest_program=_LONGEST_START_PROGRAM,
     )
+    return _Tapes(field, sum(own.sizes), start)

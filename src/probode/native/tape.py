@@ -8,7 +8,7 @@ list, stays with XLA.
 """
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -60,14 +60,17 @@ class Tape(NamedTuple):
 
     def numbers(self, parameters: Any) -> Any:
         """What the operations read beside ``t`` and ``y``."""
-        leaves = jax.tree.leaves(parameters)
-        xp: Any = jnp if is_traced(leaves) else np
-        parts = [xp.ravel(xp.asarray(leaf)).astype(float) for leaf in leaves]
-        return xp.concatenate([*parts, self.constants])
+        return join([*jax.tree.leaves(parameters), self.constants])
 
     def given(self, numbers: np.ndarray) -> tuple[Any, Any, Any]:
         """The operations and their numbers as the library's functions take them."""
         return address(self.code), address(numbers), ctypes.c_long(len(numbers))
+
+
+def join(numbers: Sequence[Any]) -> Any:
+    """Arrays and numbers as one vector."""
+    xp: Any = jnp if is_traced(numbers) else np
+    return xp.concatenate([xp.ravel(xp.asarray(x)).astype(float) for x in numbers])
 
 
 class Signature(NamedTuple):
@@ -98,8 +101,7 @@ def _dtype(leaf: Any) -> Any:
 
 def tape_of(jacobian: str, field: Field) -> Tape | None:
     """The operations of ``f`` and of a Jacobian of this kind; ``None``: XLA is better at them."""
-    with double_precision():
-        return _field_tape(jacobian, Signature.of(field))
+    return field_tape(jacobian, Signature.of(field))
 
 
 def evaluate(jacobian: str, field: Field, t: Array, y: Array) -> tuple[Array, Array]:
@@ -112,7 +114,9 @@ def evaluate(jacobian: str, field: Field, t: Array, y: Array) -> tuple[Array, Ar
 
 
 @lru_cache(maxsize=256)
-def _field_tape(jacobian: str, signature: Signature) -> Tape | None:
+def field_tape(jacobian: str, signature: Signature) -> Tape | None:
+    """The same for all vector fields of a signature."""
+
     def program(field: Field, t: Array, y: Array) -> tuple[Array, Array]:
         return evaluate(jacobian, field, t, y)
 
@@ -133,6 +137,17 @@ def listed(
     ``None`` if there are more than ``longest`` of them, if the program computes more than
     ``longest_program`` numbers (it would take long to find out), or does what cannot be listed.
     """
+    with double_precision():
+        return _listed(program, signature, d, longest, longest_program)
+
+
+def _listed(
+    program: Callable[[Any, Array, Array], Any],
+    signature: Signature,
+    d: int,
+    longest: int,
+    longest_program: int,
+) -> Tape | None:
     sizes = signature.sizes
     real = all(_is_real(dtype) for _, dtype in signature.shapes)
     if sum(sizes) > longest_program or not real:
