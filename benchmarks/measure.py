@@ -37,7 +37,7 @@ class Plan:
 
 
 QUICK = Plan(decades=2.0, rounds=5, seconds=0.3, budget=1.0, compile_seconds=30.0)
-FULL = Plan(decades=1.0, rounds=11, seconds=5.0, budget=10.0, compile_seconds=120.0)
+FULL = Plan(decades=1.0, rounds=11, seconds=1.5, budget=4.0, compile_seconds=120.0)
 
 
 @dataclasses.dataclass
