@@ -6,19 +6,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 from jax import lax
 
 from probode import EK0, EK1, PIControl, loop, native, problems, solve
 from probode.native import library
+from probode.native.code import LANE, OPERATIONS
 from probode.native.layout import pack
 from probode.native.lists import lists_of
-from probode.native.tape import OPERATIONS, evaluate, tape_of
+from probode.native.tape import evaluate, tape_of
 from probode.precision import double_precision
 from probode.problem import bind
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="native kernels were not built")
 
 Y = np.array([0.3, -0.7, 0.45])
+CONSECUTIVE, SAME, LISTED = range(3)
 
 OPERATION_OF = {
     "add": lambda a, b, c: a + b,
@@ -31,6 +35,7 @@ OPERATION_OF = {
     "neg": lambda a, b, c: -a,
     "square": lambda a, b, c: b**2,
     "sqrt": lambda a, b, c: jnp.sqrt(a),
+    "root": lambda a, b, c: a**0.5,
     "rsqrt": lambda a, b, c: lax.rsqrt(a),
     "abs": lambda a, b, c: abs(b),
     "max": lambda a, b, c: jnp.maximum(a, b),
@@ -113,9 +118,37 @@ def by_jax(function, y=Y, args=(), jacobian="none", t=0.5):
         return [np.asarray(x) for x in evaluate(jacobian, field, jnp.asarray(t), jnp.asarray(y))]
 
 
+def sections(code):
+    """``(operation, count, how operands are read)``, in order; a count of 1: one alone."""
+    at, found = 4, []
+    for last in [False] * int(code[1]) + [True]:
+        rows = code[at + 2 :][: 4 * code[at]].reshape(-1, 4)
+        found += [(OPERATIONS[row[0]], 1, ()) for row in rows]
+        at += 2 + rows.size
+        if not last:
+            count, how = int(code[at + 1]), tuple(code[at + 3 : at + 9 : 2].tolist())
+            found.append((OPERATIONS[code[at]], count, how))
+            at += 9 + how.count(LISTED) * (count + -count % LANE)
+    assert at + code[2] == len(code)
+    return found
+
+
+def operations(code):
+    """How many operations are done."""
+    return sum(count for _, count, _ in sections(code))
+
+
 def on_scalars(name):
     def field(t, y):
         return jnp.stack([OPERATION_OF[name](*y), *y[1:]])
+
+    return field
+
+
+def on_arrays(name):
+    def field(t, y):
+        a, b, c = y.reshape(3, -1)
+        return jnp.concatenate([OPERATION_OF[name](a, b, c), b, c])
 
     return field
 
@@ -128,9 +161,16 @@ def test_an_operation_gives_what_jax_gives(name):
 
 @pytest.mark.parametrize("name", OPERATION_OF)
 def test_an_operation_is_listed_under_its_name(name):
-    code = tape(on_scalars(name)).code
-    listed = [OPERATIONS[i] for i in code[3 : 3 + 4 * code[1] : 4]]
-    assert name in listed
+    assert name in [found for found, *_ in sections(tape(on_scalars(name)).code)]
+
+
+@pytest.mark.parametrize("count", [4, 7, 16])
+@pytest.mark.parametrize("name", OPERATION_OF)
+def test_a_group_of_operations_gives_what_jax_gives(name, count):
+    y = np.outer(Y, np.linspace(0.5, 1.3, count)).ravel()
+    assert (name, count) in [found[:2] for found in sections(tape(on_arrays(name), y).code)]
+    one, other = by_kernels(on_arrays(name), y)[0], by_jax(on_arrays(name), y)[0]
+    np.testing.assert_allclose(one, other, rtol=4e-15)
 
 
 def test_every_operation_is_tested():
@@ -139,11 +179,21 @@ def test_every_operation_is_tested():
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 0.0, -0.0])
 @pytest.mark.parametrize("name", ["max", "min", "clamp", "sign", "abs", "select", "ge", "ne"])
-def test_an_operation_on_an_unusual_number(name, value):
-    y = np.array([0.2, value, 0.4])
-    np.testing.assert_array_equal(
-        by_kernels(on_scalars(name), y)[0], by_jax(on_scalars(name), y)[0]
-    )
+@pytest.mark.parametrize("count", [1, 5])
+def test_an_operation_on_an_unusual_number(name, value, count):
+    y = np.repeat([0.2, value, 0.4], count)
+    np.testing.assert_array_equal(by_kernels(on_arrays(name), y)[0], by_jax(on_arrays(name), y)[0])
+
+
+@pytest.mark.parametrize("exponent", [0.5, 1.5, 2.5, 3.5, -0.5, -1.5, -2.5, -3.5])
+def test_the_power_of_a_half_is_that_of_jax(exponent):
+    usual = np.array([0.3, 1.7, 1e-40, 1e40, 1e-80, 1e80])
+    unusual = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, -1.0, 1e300, 1e-300])
+    y = np.concatenate([usual, unusual])
+    one, other = (ask(lambda t, y: y**exponent, y)[0] for ask in (by_kernels, by_jax))
+    np.testing.assert_allclose(one, other, rtol=1e-15)
+    np.testing.assert_array_equal(np.signbit(one), np.signbit(other))
+    assert "pow" not in [name for name, *_ in sections(tape(lambda t, y: y**exponent, y).code)]
 
 
 FIELDS = {
@@ -183,12 +233,88 @@ def test_what_has_no_list_is_left_to_jax(field):
 def test_known_zeros_and_repeated_operations_are_not_listed():
     problem = problems.get("lotka-volterra")
     code = tape(problem.vector_field, problem.y0, problem.args, "full").code
-    assert code[1] <= 14  # six for f, and b y0, b y1, d y0, d y1 and two sums for its Jacobian
+    assert (
+        operations(code) <= 14
+    )  # six for f, and b y0, b y1, d y0, d y1 and two sums for its Jacobian
 
 
 def test_a_product_that_others_need_is_not_repeated():
     code = tape(lambda t, y: jnp.stack([y[0] * y[1] + y[2], y[0] * y[1] - y[2], y[2]])).code
-    assert code[1] == 3
+    assert operations(code) == 3
+
+
+@pytest.mark.parametrize(
+    ("field", "how"),
+    [
+        pytest.param(lambda y: y[:8] * y[8:], (CONSECUTIVE, CONSECUTIVE), id="in a row"),
+        pytest.param(lambda y: y[0] * y[8:], (SAME, CONSECUTIVE), id="one for all"),
+        pytest.param(lambda y: y[8:] * y[0], (CONSECUTIVE, SAME), id="all with one"),
+        pytest.param(lambda y: y[::2] * y[8:], (LISTED, CONSECUTIVE), id="every other"),
+        pytest.param(lambda y: y[8:] * y[7::-1], (CONSECUTIVE, LISTED), id="backwards"),
+        pytest.param(lambda y: y[8:] * np.arange(8.0), (CONSECUTIVE, CONSECUTIVE), id="an array"),
+    ],
+)
+def test_operands_are_read_as_they_lie(field, how):
+    y = np.linspace(-1.0, 2.0, 16)
+
+    def twice(t, y):
+        half = field(y)
+        return jnp.concatenate([half, half])
+
+    ((name, count, found),) = sections(tape(twice, y).code)
+    assert (name, count, sorted(found[: len(how)])) == ("mul", 8, sorted(how))
+    np.testing.assert_array_equal(by_kernels(twice, y)[0], by_jax(twice, y)[0])
+
+
+def test_entries_that_take_an_operation_more_do_not_split_a_group():
+    def field(t, y):
+        square = y[:, None] * y[None, :] + jnp.eye(5)
+        return jnp.sum(jnp.sqrt(abs(square)), axis=1)
+
+    y = np.linspace(0.5, 1.0, 5)
+    roots = [count for name, count, _ in sections(tape(field, y).code) if name == "sqrt"]
+    assert roots == [25]
+    np.testing.assert_allclose(by_kernels(field, y)[0], by_jax(field, y)[0], rtol=1e-15)
+
+
+STEPS = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "div": lambda a, b: a / (1.0 + b**2),
+    "root": lambda a, b: (a**2 + 0.1) ** 1.5,
+    "sin": lambda a, b: jnp.sin(a),
+    "max": jnp.maximum,
+    "where": lambda a, b: jnp.where(a > b, a, b - a),
+    "roll": lambda a, b: jnp.roll(a, 1),
+    "reverse": lambda a, b: a[::-1],
+    "first": lambda a, b: a[0] * b,
+    "sum": lambda a, b: b - 0.1 * jnp.sum(a),
+    "table": lambda a, b: jnp.mean(a[:, None] * b[None, :] - a[None, :], axis=1),
+    "part": lambda a, b: a.at[1:].add(b[:-1]),
+}
+
+
+@given(
+    size=st.integers(1, 11),
+    program=st.lists(
+        st.tuples(st.sampled_from(sorted(STEPS)), st.integers(0, 9), st.integers(0, 9)),
+        min_size=1,
+        max_size=6,
+    ),
+)
+@settings(max_examples=40, deadline=None)
+def test_a_program_on_arrays_is_evaluated_as_by_jax(size, program):
+    def field(t, y):
+        arrays = [y, t * y]
+        for name, a, b in program:
+            arrays.append(STEPS[name](arrays[a % len(arrays)], arrays[b % len(arrays)]))
+        return sum(arrays)
+
+    y = np.linspace(-0.8, 1.1, size)
+    assume(tape(field, y) is not None)  # not too long
+    one, other = by_kernels(field, y)[0], by_jax(field, y)[0]
+    np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-11)
 
 
 @pytest.mark.parametrize("solver", [EK0, EK1])

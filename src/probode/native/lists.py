@@ -23,8 +23,8 @@ from probode.native.tape import Signature, Tape, field_tape, join, listed
 from probode.problem import Field
 from probode.step import Method
 
-_LONGEST_START = 5000
-"""Operations of a start, at 3 ns each, that take about as long as XLA's call of a program."""
+_LONGEST_START = 15_000.0
+"""Nanoseconds that a listed start may take more than XLA's code: half of what its call takes."""
 
 _LONGEST_START_PROGRAM = 30_000
 """Numbers that a start may compute to be worth writing out."""

@@ -2,12 +2,13 @@
 
 A step on a small system takes about a microsecond, and XLA a third of one to get to the vector
 field and back. So the traced field and its Jacobian are written out in scalars
-(:mod:`probode.unroll`) and the operations listed, as ``src/tape.hpp`` reads them: one call of the
-kernels then makes all steps. What is too long for that, or has an operation that is not on the
-list, stays with XLA.
+(:mod:`probode.unroll`) and the operations listed, those that are alike in groups
+(:mod:`probode.native.grouping`), as ``src/tape.hpp`` reads them: one call of the kernels then makes
+all steps. What is too long for that, or has an operation that is not on the list, stays with XLA.
 """
 
 import ctypes
+import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -18,32 +19,22 @@ import numpy as np
 from jax.extend import core
 from jaxtyping import Array
 
+from probode.native.code import OPERATIONS, Code
+from probode.native.grouping import batches, groups
 from probode.native.library import address
 from probode.precision import double_precision, is_traced
 from probode.problem import Field
 from probode.program import work
 from probode.unroll import Lanes, Unsupported, lift
 
-LONGEST = 300
-"""Operations up to which listing them is faster than XLA's compiled code and its calls."""
+LONGEST = 300.0
+"""Nanoseconds that listed operations may take more than XLA's code: its calls take as many."""
 
 _LONGEST_PROGRAM = 4000
 """Numbers that a program may compute, and its Jacobian with it, to be worth writing out."""
 
-# fmt: off
-OPERATIONS = (
-    "add", "sub", "mul", "div", "multiply_add", "multiply_subtract", "subtract_product",
-    "neg", "square", "sqrt", "rsqrt", "abs", "max", "min", "select", "clamp",
-    "lt", "le", "gt", "ge", "eq", "ne", "and", "or", "xor", "not",
-    "exp", "exp2", "expm1", "log", "log1p", "pow", "logistic", "tanh", "sin", "cos", "tan",
-    "sinh", "cosh", "asin", "acos", "atan", "atan2", "asinh", "acosh", "atanh", "cbrt", "erf",
-    "erfc", "floor", "ceil", "round", "round_even", "sign", "rem",
-)
-# fmt: on
-"""In the order of ``enum Operation`` of ``src/tape.hpp``."""
-
-_CODES = {name: code for code, name in enumerate(OPERATIONS)}
-_ONE_TO_ONE = frozenset(OPERATIONS) - {"select", "round", "round_even"}
+_ONE_TO_ONE = frozenset(OPERATIONS) - {"select", "round", "round_even", "root"}
+_LARGEST_HALF = 3.5
 _LEAVES = ("input", "constant")
 _COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 
@@ -51,12 +42,13 @@ _COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 class Tape(NamedTuple):
     """Operations on numbered places: ``(t, y, inputs, constants, results)``, in this order.
 
-    ``code`` holds how many constants, operations and outputs there are, then ``(operation, place,
-    place, place)`` for each operation, and the places of the outputs.
+    ``code`` holds how many constants, groups, outputs and places for results there are, then the
+    sections of :class:`~probode.native.code.Code`, and the places of the outputs.
     """
 
     code: np.ndarray
     constants: np.ndarray
+    excess: float
 
     def numbers(self, parameters: Any) -> Any:
         """What the operations read beside ``t`` and ``y``."""
@@ -129,13 +121,13 @@ def listed(
     signature: Signature,
     d: int,
     *,
-    longest: int,
+    longest: float,
     longest_program: int,
 ) -> Tape | None:
     """The operations of ``program(parameters, t, y)``; its results one after the other.
 
-    ``None`` if there are more than ``longest`` of them, if the program computes more than
-    ``longest_program`` numbers (it would take long to find out), or does what cannot be listed.
+    ``None`` if they take ``longest`` nanoseconds more than XLA's code, if the program computes more
+    than ``longest_program`` numbers (it would take long to find out), or cannot be listed.
     """
     with double_precision():
         return _listed(program, signature, d, longest, longest_program)
@@ -145,7 +137,7 @@ def _listed(
     program: Callable[[Any, Array, Array], Any],
     signature: Signature,
     d: int,
-    longest: int,
+    longest: float,
     longest_program: int,
 ) -> Tape | None:
     sizes = signature.sizes
@@ -177,7 +169,7 @@ def _listed(
         tape = writer.tape(1 + d + len(given), writer.read(in_numbers))
     except Unsupported:
         return None
-    return tape if tape.code[1] <= longest else None
+    return tape if tape.excess <= longest else None
 
 
 def _is_real(dtype: Any) -> bool:
@@ -247,6 +239,8 @@ class _Writer:
         if name == "round":
             even = int(equation.params["rounding_method"]) == 1
             return self.value("round_even" if even else "round", *operands)
+        if name == "pow" and (exponent := self._known_half(operands[1])) is not None:
+            return self._half_power(operands[0], exponent)
         if name not in _ONE_TO_ONE:
             raise Unsupported(f"the operation {name!r} is not on the list")
         return self.value(name, *operands)
@@ -263,24 +257,48 @@ class _Writer:
             x = self.value("square", x) if exponent else x
         return self.constant(1.0) if result is None else result
 
+    def _known_half(self, value: int) -> int | None:
+        """The whole part of a known exponent that is a whole number and a half, if not large."""
+        kind, number = self.seen[value][:2]
+        if kind != "constant":
+            return None
+        exponent = float(np.frombuffer(number)[0])
+        half = abs(exponent) <= _LARGEST_HALF and exponent % 1.0 == 0.5
+        return math.floor(exponent) if half else None
+
+    def _half_power(self, x: int, whole: int) -> int:
+        """``x^(whole + 1/2)`` by a root; to a rounding error or two what ``pow`` gives."""
+        if whole < 0:
+            return self.value("div", self.constant(1.0), self._half_power(x, -whole - 1))
+        root = self.value("root", x)
+        if whole == 0:
+            return root
+        # Of negative numbers only infinity has such a power: it is that of its size.
+        size = self.value("abs", x) if whole % 2 else x
+        return self.value("mul", root, self._power(size, whole))
+
     def tape(self, inputs: int, outputs: list[int]) -> Tape:
         """The operations that lead to the outputs; the first ``inputs`` places are given."""
         needed = self._merged(outputs)
         constants = [v for v in sorted(needed) if self.seen[v][0] == "constant"]
-        rows = [(v, row) for v, row in sorted(needed.items()) if row[0] not in _LEAVES]
-        places = {v: inputs + i for i, v in enumerate([*constants, *(v for v, _ in rows)])}
+        places = {v: inputs + i for i, v in enumerate(constants)}
+        places.update((v, row[1]) for v, row in needed.items() if row[0] == "input")
+        operations = {v: (row[0], row[1:]) for v, row in needed.items() if row[0] not in _LEAVES}
 
-        def place(value: int) -> int:
-            kind, what = self.seen[value][:2]
-            return int(what) if kind == "input" else places[value]
+        def read(value: int) -> tuple[int, ...]:
+            return tuple(places[x] for x in operations[value][1])
 
-        code = [len(constants), len(rows), len(outputs)]
-        for _, (name, *operands) in rows:
-            where = [place(value) for value in operands]
-            code += [_CODES[name], *where, *[0] * (3 - len(where))]
-        code += [place(value) for value in outputs]
+        code = Code(free=inputs + len(constants))
+        for batch in batches(operations):
+            reads = {value: read(value) for value in batch}
+            for group in groups(reads):
+                results = code.add(operations[group[0]][0], [reads[value] for value in group])
+                places.update(zip(group, results, strict=True))
+        sections, size = code.finished(), code.free - inputs - len(constants)
+        head = [len(constants), code.groups, len(outputs), size]
+        everything = [*head, *sections, *(places[value] for value in outputs)]
         numbers = [np.frombuffer(self.seen[v][1])[0] for v in constants]
-        return Tape(np.array(code, np.int32), np.array(numbers, float))
+        return Tape(np.array(everything, np.int32), np.array(numbers, float), code.excess)
 
     def _merged(self, outputs: list[int]) -> dict[int, tuple[Any, ...]]:
         """Needed values and their operations; a product that one sum alone needs goes into it."""
@@ -313,6 +331,6 @@ class _Writer:
             (right, left, "multiply_add" if name == "add" else "subtract_product"),
         ):
             kind, *factors = self.seen[product]
-            if kind == "mul" and uses[product] == 1:
-                return (merged, *factors, other)
+            if kind in ("mul", "square") and uses[product] == 1:
+                return (merged, factors[0], factors[-1], other)
         return row

@@ -12,6 +12,7 @@ What a member's number decides (a loop until convergence, an index) has no such 
 :class:`Unsupported` says so.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import product
 from typing import Any
@@ -188,20 +189,21 @@ def _elementwise(equation: Any, operands: list[Value]) -> Lanes:
     types = [atom.aval.dtype for atom in equation.invars]
     exact = _ARITHMETIC.get(equation.primitive.name)
     inverses: dict[int, Entry] = {}
+    divides = Counter(map(id, columns[-1]))
 
     def one(*numbers: Entry) -> Entry:
         if exact is not None:
             return exact(*numbers)
         if equation.primitive.name == "div":
-            return _divide(numbers[0], numbers[1], inverses, len(columns[0]))
+            return _divide(numbers[0], numbers[1], inverses, divides[id(numbers[1])])
         return _bind(equation, numbers, types)
 
     return Lanes(shape, [one(*numbers) for numbers in zip(*columns, strict=True)])
 
 
-def _divide(a: Entry, b: Entry, inverses: dict[int, Entry], size: int) -> Entry:
-    """``a / b``; where a whole array is divided by one number, by its reciprocal."""
-    if e.constant(b) or e.zero(a) or size == 1:
+def _divide(a: Entry, b: Entry, inverses: dict[int, Entry], times: int) -> Entry:
+    """``a / b``; where a number divides several others, by its reciprocal."""
+    if e.constant(b) or e.zero(a) or times == 1:
         return lax.div(a, e.full(b, a, a)) if e.zero(b) else e.div(a, b)
     if id(b) not in inverses:
         inverses[id(b)] = e.reciprocal(b)

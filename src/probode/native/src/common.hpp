@@ -35,8 +35,12 @@ inline double* room(std::vector<double>& memory, size_t size) {
   return memory.data() + (line - address % line) % line / sizeof(double);
 }
 
-// The larger number; NaN wins, so that a failed evaluation is never taken for a small error.
-inline double larger(double a, double b) { return a > b || a != a ? a : b; }
+// The larger or smaller number; NaN wins, so that a failed evaluation is never taken for a small error.
+template <typename Number>
+inline Number larger(Number a, Number b) { return a > b || a != a ? a : b; }
+
+template <typename Number>
+inline Number smaller(Number a, Number b) { return a < b || a != a ? a : b; }
 
 inline double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();

@@ -1,119 +1,108 @@
 // A vector field as a list of operations on numbers, written by `tape.py`.
 //
-// Places: t, y | inputs, constants | one for the result of each operation, in order.
+// Places: t, y | inputs, constants | results, those of a group in whole lanes.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 #include <vector>
 
-#include "common.hpp"
 #include "kernels.hpp"
+#include "operations.hpp"
 
 namespace probode {
 namespace PROBODE_ISA {
 
-// As OPERATIONS in tape.py.
-enum Operation : int32_t {
-  kAdd, kSub, kMul, kDiv, kMultiplyAdd, kMultiplySubtract, kSubtractProduct,
-  kNeg, kSquare, kSqrt, kRsqrt, kAbs, kMax, kMin, kSelect, kClamp,
-  kLt, kLe, kGt, kGe, kEq, kNe, kAnd, kOr, kXor, kNot,
-  kExp, kExp2, kExpm1, kLog, kLog1p, kPow, kLogistic, kTanh, kSin, kCos, kTan,
-  kSinh, kCosh, kAsin, kAcos, kAtan, kAtan2, kAsinh, kAcosh, kAtanh, kCbrt, kErf, kErfc,
-  kFloor, kCeil, kRound, kRoundEven, kSign, kRem,
-};
+// How a group reads an operand: places in a row, one place, or places that are listed.
+enum Reading : int32_t { kConsecutive, kSame, kListed };
 
-// The smaller number; NaN wins, as in XLA and in `larger`.
-inline double smaller(double a, double b) { return a < b || a != a ? a : b; }
+struct Operand {
+  int32_t how;
+  const double* from;
+  const int32_t* listed;
+
+  double one(int i) const { return how == kListed ? from[listed[i]] : from[how == kSame ? 0 : i]; }
+
+  Lane lane(int i) const {
+    if (how == kConsecutive) return load(from + i);
+    if (how == kSame) return Lane{} + *from;
+    const int32_t* at = listed + i;
+    return Lane{from[at[0]], from[at[1]], from[at[2]], from[at[3]]};
+  }
+};
 
 class Tape {
  public:
   Tape(const TapeData& field, int d)
-      : first_(d + 1), operations_(field.code[1]), outputs_(field.code[2]), rows_(field.code + 3),
-        places_(first_ + field.given + operations_) {
-    std::memcpy(places_.data() + first_, field.numbers, sizeof(double) * field.given);
-    results_ = places_.data() + first_ + field.given;
+      : first_(d + 1), groups_(field.code[1]), outputs_(field.code[2]), code_(field.code + 4) {
+    places_ = room(memory_, first_ + field.given + field.code[3] + kLane);
+    std::memcpy(places_ + first_, field.numbers, sizeof(double) * field.given);
   }
 
   int outputs() const { return outputs_; }
 
   // `at`: (t, y).
   void evaluate(const double* at, double* out) {
-    double* x = places_.data();
+    double* x = places_;
     std::memcpy(x, at, sizeof(double) * first_);
-    const int32_t* row = rows_;
-    for (int i = 0; i < operations_; ++i, row += 4)
-      results_[i] = operate(row[0], x[row[1]], x[row[2]], x[row[3]]);
-    for (int i = 0; i < outputs_; ++i) out[i] = x[row[i]];
+    const int32_t* code = code_;
+    for (int i = 0;; ++i) {
+      code = one_by_one(code, x);
+      if (i == groups_) break;
+      code = group(code, x);
+    }
+    for (int i = 0; i < outputs_; ++i) out[i] = x[code[i]];
   }
 
  private:
-  static double operate(int32_t operation, double a, double b, double c) {
-    switch (operation) {
-      case kAdd: return a + b;
-      case kSub: return a - b;
-      case kMul: return a * b;
-      case kDiv: return a / b;
-      case kMultiplyAdd: return a * b + c;
-      case kMultiplySubtract: return a * b - c;
-      case kSubtractProduct: return c - a * b;
-      case kNeg: return -a;
-      case kSquare: return a * a;
-      case kSqrt: return std::sqrt(a);
-      case kRsqrt: return 1.0 / std::sqrt(a);
-      case kAbs: return std::fabs(a);
-      case kMax: return larger(a, b);
-      case kMin: return smaller(a, b);
-      case kSelect: return a != 0.0 ? c : b;
-      case kClamp: return smaller(larger(b, a), c);
-      case kLt: return a < b;
-      case kLe: return a <= b;
-      case kGt: return a > b;
-      case kGe: return a >= b;
-      case kEq: return a == b;
-      case kNe: return a != b;
-      case kAnd: return a != 0.0 && b != 0.0;
-      case kOr: return a != 0.0 || b != 0.0;
-      case kXor: return (a != 0.0) != (b != 0.0);
-      case kNot: return a == 0.0;
-      case kExp: return std::exp(a);
-      case kExp2: return std::exp2(a);
-      case kExpm1: return std::expm1(a);
-      case kLog: return std::log(a);
-      case kLog1p: return std::log1p(a);
-      case kPow: return std::pow(a, b);
-      case kLogistic: return 1.0 / (1.0 + std::exp(-a));
-      case kTanh: return std::tanh(a);
-      case kSin: return std::sin(a);
-      case kCos: return std::cos(a);
-      case kTan: return std::tan(a);
-      case kSinh: return std::sinh(a);
-      case kCosh: return std::cosh(a);
-      case kAsin: return std::asin(a);
-      case kAcos: return std::acos(a);
-      case kAtan: return std::atan(a);
-      case kAtan2: return std::atan2(a, b);
-      case kAsinh: return std::asinh(a);
-      case kAcosh: return std::acosh(a);
-      case kAtanh: return std::atanh(a);
-      case kCbrt: return std::cbrt(a);
-      case kErf: return std::erf(a);
-      case kErfc: return std::erfc(a);
-      case kFloor: return std::floor(a);
-      case kCeil: return std::ceil(a);
-      case kRound: return std::round(a);
-      case kRoundEven: return std::nearbyint(a);
-      case kSign: return a > 0.0 ? 1.0 : a < 0.0 ? -1.0 : a;
-      case kRem: return std::fmod(a, b);
-    }
-    return 0.0;
+  // (count, place of the first result), and `count` times (operation, place, place, place).
+  static const int32_t* one_by_one(const int32_t* code, double* x) {
+    const int32_t* row = code + 2;
+    double* result = x + code[1];
+    for (int i = 0; i < code[0]; ++i, row += 4)
+      result[i] = operate(row[0], x[row[1]], x[row[2]], x[row[3]]);
+    return row;
   }
 
-  int first_, operations_, outputs_;
-  const int32_t* rows_;
-  std::vector<double> places_;
-  double* results_;
+  // (operation, count, place of the first result), how and from where its three operands are read, and
+  // the places that are listed, in whole lanes.
+  static const int32_t* group(const int32_t* code, double* x) {
+    Operand operands[3];
+    const int32_t *how = code + 3, *listed = how + 6;
+    for (auto& operand : operands) {
+      operand = {how[0], x + how[1], listed};
+      if (how[0] == kListed) listed += (code[1] + kLane - 1) / kLane * kLane;
+      how += 2;
+    }
+    loop_of(code[0], std::make_integer_sequence<int32_t, kOperations>())(operands, code[1], x + code[2]);
+    return listed;
+  }
+
+  using Loop = void (*)(const Operand*, int, double*);
+
+  template <int32_t... operations>
+  static Loop loop_of(int32_t operation, std::integer_sequence<int32_t, operations...>) {
+    static constexpr Loop loops[] = {loop<operations>...};
+    return loops[operation];
+  }
+
+  // What the compiler has vectors for is done in whole lanes: no other result has a place there.
+  template <int32_t operation>
+  static void loop(const Operand* operands, int count, double* out) {
+    const Operand a = operands[0], b = operands[1], c = operands[2];
+    if constexpr (operation < kExp) {
+      for (int i = 0; i < count; i += kLane)
+        store(out + i, arithmetic(operation, a.lane(i), b.lane(i), c.lane(i)));
+    } else {
+      for (int i = 0; i < count; ++i) out[i] = operate(operation, a.one(i), b.one(i), c.one(i));
+    }
+  }
+
+  int first_, groups_, outputs_;
+  const int32_t* code_;
+  std::vector<double> memory_;
+  double* places_;
 };
 
 }  // namespace PROBODE_ISA
