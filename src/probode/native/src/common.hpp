@@ -27,8 +27,9 @@ struct Scratch {
   }
 };
 
-// Beginning with a cache line: lanes that lie in two of them are slower.
-inline double* room(std::vector<double>& memory, size_t size) {
+// Beginning with a cache line: lanes that lie in two of them are slower. Called several times a step:
+// where the compiler does not inline it by itself, steps take 5 % longer.
+__attribute__((always_inline)) inline double* room(std::vector<double>& memory, size_t size) {
   constexpr size_t line = 64;
   if (memory.size() < size + line / sizeof(double)) memory.resize(size + line / sizeof(double));
   const auto address = reinterpret_cast<uintptr_t>(memory.data());

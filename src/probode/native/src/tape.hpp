@@ -75,7 +75,13 @@ class Tape {
       if (how[0] == kListed) listed += (code[1] + kLane - 1) / kLane * kLane;
       how += 2;
     }
-    loop_of(code[0], std::make_integer_sequence<int32_t, kOperations>())(operands, code[1], x + code[2]);
+    const int32_t operation = code[0], count = code[1];
+    double* out = x + code[2];
+    if (operation < kExp)
+      loop_of(operation, std::make_integer_sequence<int32_t, kExp>())(operands, count, out);
+    else
+      for (int i = 0; i < count; ++i)
+        out[i] = function(operation, operands[0].one(i), operands[1].one(i));
     return listed;
   }
 
@@ -87,16 +93,12 @@ class Tape {
     return loops[operation];
   }
 
-  // What the compiler has vectors for is done in whole lanes: no other result has a place there.
+  // In whole lanes: no other result has a place there.
   template <int32_t operation>
   static void loop(const Operand* operands, int count, double* out) {
     const Operand a = operands[0], b = operands[1], c = operands[2];
-    if constexpr (operation < kExp) {
-      for (int i = 0; i < count; i += kLane)
-        store(out + i, arithmetic(operation, a.lane(i), b.lane(i), c.lane(i)));
-    } else {
-      for (int i = 0; i < count; ++i) out[i] = operate(operation, a.one(i), b.one(i), c.one(i));
-    }
+    for (int i = 0; i < count; i += kLane)
+      store(out + i, arithmetic(operation, a.lane(i), b.lane(i), c.lane(i)));
   }
 
   int first_, groups_, outputs_;
