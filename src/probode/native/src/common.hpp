@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "layout.hpp"
@@ -17,6 +18,7 @@ namespace PROBODE_ISA {
 constexpr int kMaxDerivatives = 12;
 constexpr double kUnresolved = 1e-10;  // as UNRESOLVED in step.py
 constexpr double kEpsilon = std::numeric_limits<double>::epsilon();
+constexpr double kResolved = 10.0 * kEpsilon;  // as _RESOLVED in smooth.py
 
 // Memory that keeps its size from step to step.
 struct Scratch {

@@ -43,33 +43,54 @@ inline void for_strips(int begin, int end, Visit&& visit) {
   else if (c < end) visit(c, std::integral_constant<int, 1>());
 }
 
+// out = AᵀB, tile by tile: of the tile that begins with row `a` of the result the columns from `begin(a)` to
+// `columns`, as sums over `depth(a)` rows of A and B.
+template <typename Begin, typename Depth>
+inline void product(const double* a, int a_stride, const double* b, int b_stride, int rows, int columns,
+                    double* out, int out_stride, Begin&& begin, Depth&& depth) {
+  for (int row = 0; row < rows; row += kTile) {
+    const int count = depth(row);
+    for_strips(begin(row), columns, [&](int column, auto width) {
+      constexpr int lanes = decltype(width)::value;
+      Lane sum[kTile][lanes] = {};
+      add_products<lanes, 1>(a + row, a_stride, 1, b + column, b_stride, count, sum);
+      for (int i = 0; i < kTile; ++i)
+        for (int c = 0; c < lanes; ++c)
+          store(out + static_cast<long>(row + i) * out_stride + column + kLane * c, sum[i][c]);
+    });
+  }
+}
+
 // out = RᵀR, from the diagonal of tiles on to the right. Row `r` of the `rows` in `factor` is zero before
 // column `first[r]`, and these are increasing.
 inline void gram(const double* factor, int stride, int rows, const int* first, int size, double* out,
                  int out_stride) {
   int depth = 0;
-  for (int a = 0; a < size; a += kTile) {
-    while (depth < rows && first[depth] < a + kTile) ++depth;
-    for_strips(a, size, [&](int column, auto width) {
-      constexpr int lanes = decltype(width)::value;
-      Lane sum[kTile][lanes] = {};
-      add_products<lanes, 1>(factor + a, stride, 1, factor + column, stride, depth, sum);
-      for (int i = 0; i < kTile; ++i)
-        for (int c = 0; c < lanes; ++c)
-          store(out + static_cast<long>(a + i) * out_stride + column + kLane * c, sum[i][c]);
-    });
-  }
+  product(factor, stride, factor, stride, size, size, out, out_stride, [](int row) { return row; },
+          [&](int row) {
+            while (depth < rows && first[depth] < row + kTile) ++depth;
+            return depth;
+          });
+}
+
+// A tile turned: each lane is made from two, which compilers know as one instruction.
+inline void turn_tile(const double* from, long stride, double* to, long out_stride) {
+  static_assert(kTile == 4 && kLane == 4, "a tile is four lanes");
+  const Lane a = load(from), b = load(from + stride), c = load(from + 2 * stride), d = load(from + 3 * stride);
+  const Lane ab_even = {a[0], b[0], a[2], b[2]}, ab_odd = {a[1], b[1], a[3], b[3]};
+  const Lane cd_even = {c[0], d[0], c[2], d[2]}, cd_odd = {c[1], d[1], c[3], d[3]};
+  store(to, Lane{ab_even[0], ab_even[1], cd_even[0], cd_even[1]});
+  store(to + out_stride, Lane{ab_odd[0], ab_odd[1], cd_odd[0], cd_odd[1]});
+  store(to + 2 * out_stride, Lane{ab_even[2], ab_even[3], cd_even[2], cd_even[3]});
+  store(to + 3 * out_stride, Lane{ab_odd[2], ab_odd[3], cd_odd[2], cd_odd[3]});
 }
 
 // out = inᵀ, tile by tile, for `rows` by `columns` numbers of `in`.
 inline void transpose(const double* in, int stride, int rows, int columns, double* out, int out_stride) {
   for (int a = 0; a < rows; a += kTile)
-    for (int b = 0; b < columns; b += kTile) {
-      const double* from = in + static_cast<long>(a) * stride + b;
-      double* to = out + static_cast<long>(b) * out_stride + a;
-      for (int j = 0; j < kTile; ++j)
-        for (int i = 0; i < kTile; ++i) to[j * out_stride + i] = from[i * stride + j];
-    }
+    for (int b = 0; b < columns; b += kTile)
+      turn_tile(in + static_cast<long>(a) * stride + b, stride, out + static_cast<long>(b) * out_stride + a,
+                out_stride);
 }
 
 // Copy what is right of the diagonal of tiles to its left (and within the tiles).
@@ -84,57 +105,85 @@ inline void mirror(double* matrix, int stride, int size) {
   }
 }
 
+// A tile of an upper triangle U, and what its pivots divide by; zero for rows that only fill the tile.
+struct Pivots {
+  double u[kTile][kTile], inverse[kTile];
+};
+
+// U⁻ᵀ times the rows of a tile that begins with row `a`, in place and for the columns from `begin` to `end`;
+// the rows of `b` above have been dealt with.
+inline void solve_tile(const double* u, int u_stride, int a, const Pivots& pivots, double* b, int b_stride,
+                       int begin, int end) {
+  double* rows = b + static_cast<long>(a) * b_stride;
+  for_strips(begin, end, [&](int column, auto width) {
+    constexpr int lanes = decltype(width)::value;
+    Lane sum[kTile][lanes];
+    for (int i = 0; i < kTile; ++i)
+      for (int c = 0; c < lanes; ++c) sum[i][c] = load(rows + i * b_stride + column + kLane * c);
+    add_products<lanes, -1>(u + a, u_stride, 1, b + column, b_stride, a, sum);
+    for (int i = 0; i < kTile; ++i)
+      for (int c = 0; c < lanes; ++c) {
+        for (int e = 0; e < i; ++e) sum[i][c] -= pivots.u[e][i] * sum[e][c];
+        sum[i][c] *= pivots.inverse[i];
+        store(rows + i * b_stride + column + kLane * c, sum[i][c]);
+      }
+  });
+}
+
 // Right factor of a covariance in place, S = UᵀU, row by row: U is found right of the diagonal, what is
 // left of it is not touched. `ends(row)` is how many columns the rows of a tile have (the matrix itself,
 // and whatever should be multiplied by U⁻ᵀ).
 //
-// False as soon as the square of a pivot is not above its `least`.
-template <typename Ends>
-inline bool cholesky(double* s, int stride, int size, const double* least, Ends&& ends) {
+// `trusted(row, square)` is the square of a pivot to go on with; false as soon as that is not above zero.
+template <typename Ends, typename Trusted>
+inline bool cholesky(double* s, int stride, int size, Ends&& ends, Trusted&& trusted) {
   for (int a = 0; a < size; a += kTile) {
     double* rows = s + static_cast<long>(a) * stride;
     Lane diagonal[kTile][1];
     for (int i = 0; i < kTile; ++i) diagonal[i][0] = load(rows + i * stride + a);
     add_products<1, -1>(s + a, stride, 1, s + a, stride, a, diagonal);
-    double u[kTile][kTile], inverse[kTile];
+    Pivots pivots;
+    auto& u = pivots.u;
     for (int i = 0; i < kTile; ++i) store(u[i], diagonal[i][0]);
     for (int i = 0; i < kTile; ++i) {
       if (a + i >= size) {  // a row that only fills the tile
-        inverse[i] = 0.0;
+        pivots.inverse[i] = 0.0;
         for (int j = 0; j < kTile; ++j) u[i][j] = 0.0;
         continue;
       }
-      if (!(u[i][i] > least[a + i])) return false;
-      const double pivot = std::sqrt(u[i][i]);
-      inverse[i] = 1.0 / pivot;
-      u[i][i] = pivot;
-      for (int j = i + 1; j < kTile; ++j) u[i][j] *= inverse[i];
+      const double square = trusted(a + i, u[i][i]);
+      if (!(square > 0.0)) return false;
+      u[i][i] = std::sqrt(square);
+      pivots.inverse[i] = 1.0 / u[i][i];
+      for (int j = i + 1; j < kTile; ++j) u[i][j] *= pivots.inverse[i];
       for (int e = i + 1; e < kTile; ++e)
         for (int j = e; j < kTile; ++j) u[e][j] -= u[i][e] * u[i][j];
     }
     for (int i = 0; i < kTile; ++i)
       for (int j = i; j < kTile; ++j) rows[i * stride + a + j] = u[i][j];
-    for_strips(a + kTile, ends(a), [&](int column, auto width) {
-      constexpr int lanes = decltype(width)::value;
-      Lane sum[kTile][lanes];
-      for (int i = 0; i < kTile; ++i)
-        for (int c = 0; c < lanes; ++c) sum[i][c] = load(rows + i * stride + column + kLane * c);
-      add_products<lanes, -1>(s + a, stride, 1, s + column, stride, a, sum);
-      for (int i = 0; i < kTile; ++i)
-        for (int c = 0; c < lanes; ++c) {
-          for (int e = 0; e < i; ++e) sum[i][c] -= u[e][i] * sum[e][c];
-          sum[i][c] *= inverse[i];
-          store(rows + i * stride + column + kLane * c, sum[i][c]);
-        }
-    });
+    solve_tile(s, stride, a, pivots, s, stride, a + kTile, ends(a));
   }
   return true;
 }
 
-// out_i = Σ_{e >= from} a_ie b_e for kTile rows i of `a`.
+// B = U⁻ᵀ B for an upper triangle U without zeros on its diagonal, from the first row to the last.
+inline void solve_transposed(const double* u, int u_stride, int size, double* b, int b_stride, int columns) {
+  for (int a = 0; a < size; a += kTile) {
+    Pivots pivots = {};
+    for (int i = 0; i < kTile && a + i < size; ++i) {
+      const double* row = u + static_cast<long>(a + i) * u_stride + a;
+      for (int j = i; j < kTile; ++j) pivots.u[i][j] = row[j];
+      pivots.inverse[i] = 1.0 / row[i];
+    }
+    solve_tile(u, u_stride, a, pivots, b, b_stride, 0, columns);
+  }
+}
+
+// out_i = Σ_{e >= from} a_ie b_e for kTile rows i of `a`, in the columns from `begin` to `end`. In place if
+// `out` is the rows of `b` that belong to the tile, and a_ie is zero for the earlier ones.
 inline void multiply_rows(const double* a, int a_stride, int from, int size, const double* b, int b_stride,
-                          int columns, double* out, int out_stride) {
-  for_strips(0, columns, [&](int column, auto width) {
+                          int begin, int end, double* out, int out_stride) {
+  for_strips(begin, end, [&](int column, auto width) {
     constexpr int lanes = decltype(width)::value;
     Lane sum[kTile][lanes] = {};
     add_products<lanes, 1>(a + from, 1, a_stride, b + static_cast<long>(from) * b_stride + column, b_stride,

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "filter.hpp"
+#include "wide_smoother.hpp"
 
 namespace probode {
 namespace PROBODE_ISA {
@@ -85,7 +86,7 @@ BlockKernel backward_block(int n, int width, const double* factor, const double*
       double* out = stack + static_cast<long>(full + i * w + k) * length;
       for (int j = i; j < n; ++j) out[j * w + k] = scale[k] * s.noise[i * n + j];
       const double pivot = std::fabs(out[i * w + k]);
-      resolved = resolved && pivot >= 10.0 * kEpsilon * std::sqrt(squares[i * w + k]);
+      resolved = resolved && pivot >= kResolved * std::sqrt(squares[i * w + k]);
     }
   if (!resolved) {  // rounding hides the noise: x⁺ = A x, and the kernel is A⁻¹
     std::fill(gain, gain + static_cast<long>(size) * stride, 0.0);
@@ -123,6 +124,8 @@ BlockKernel backward_block(int n, int width, const double* factor, const double*
   return {gain, stack + static_cast<long>(size) * length + size, full, length};
 }
 
+constexpr int kWidestNarrow = 4;  // components; the loops over them are unrolled
+
 constexpr int kNarrow = 36;  // columns up to which one reflection after the other is as fast
 
 // Right factor of G P⁺ Gᵀ + Cov(x | x⁺); `change` rescales the columns of the factor of P⁺,
@@ -149,7 +152,7 @@ inline void marginalize_block(int size, const BlockKernel& kernel, const double*
     double* weights = room(scratch.vectors, static_cast<size_t>(kTile) * size);
     int waiting = 0, begin = 0;  // rows in `weights`, zero before `begin`
     auto multiply = [&] {
-      multiply_rows(weights, size, begin, size, kernel.gain_transposed, length, size,
+      multiply_rows(weights, size, begin, size, kernel.gain_transposed, length, 0, size,
                     stack + static_cast<long>(full) * length, length);
       full += waiting;
       waiting = 0;
@@ -197,12 +200,13 @@ inline BlockKernel backward_block(int n, int width, const double* factor, const 
   }
 }
 
-// Smooth the row `left` (filtered), given the next one smoothed.
+// Smooth the row `left` (filtered), given the next one smoothed. `wide` goes from row to row.
 inline void smooth_row(const Settings& s, const Row& left, const Row& right_row,
-                       const Marginal& right, Marginal out, Scratch& scratch) {
+                       const Marginal& right, Marginal out, WideSmoother& wide, Scratch& scratch) {
   const int n = s.n, d = s.d, w = s.width(), size = s.block_size(), stride = row_length(size);
   const double h = *right_row.t - *left.t;
   if (h == 0.0) {
+    wide.forget();
     std::memcpy(out.mean, right.mean, sizeof(double) * marginal_size(s));
     return;
   }
@@ -237,6 +241,19 @@ inline void smooth_row(const Settings& s, const Row& left, const Row& right_row,
   }
   if (s.structure == kIsotropic) scale[0] = larger(right_row.scale[0], rounding);
 
+  // What the mean of a dense block changes by, in coordinates.
+  auto move = [&](const double* pulled) {
+    for (int i = 0; i < n; ++i)
+      for (int k = 0; k < d; ++k)
+        out.mean[i * d + k] = left.mean[i * d + k] + coords[i] * pulled[i * d + k];
+  };
+  if (w > kWidestNarrow) {
+    double* pulled = room(scratch.vectors, stride);
+    if (wide.step({n, w, s.transition, s.noise, scale, left.factor, change, right_row.factor, after,
+                   right.factor, difference},
+                  out.factor, pulled))
+      return move(pulled);
+  }
   for (int block = 0; block < s.blocks(); ++block) {
     const long offset = block * s.block_triangle();
     const BlockKernel kernel =
@@ -247,9 +264,7 @@ inline void smooth_row(const Settings& s, const Row& left, const Row& right_row,
     if (s.structure == kDense) {
       double* pulled = room(scratch.vectors, stride);
       combine(pulled, nullptr, difference, gain, stride, size, stride);
-      for (int i = 0; i < n; ++i)
-        for (int k = 0; k < w; ++k)
-          out.mean[i * w + k] = left.mean[i * w + k] + coords[i] * pulled[i * w + k];
+      move(pulled);
       continue;
     }
     const int columns = s.structure == kIsotropic ? d : 1;  // components that share the gain
@@ -268,10 +283,11 @@ inline void smooth_row(const Settings& s, const Row& left, const Row& right_row,
 inline void smooth(const Settings& s, const double* rows, long count, double* out) {
   Scratch& scratch = Scratch::mine();
   double* filtered = const_cast<double*>(rows);
+  WideSmoother wide;
   for (long i = count - 1; i >= 0; --i)
     smooth_row(s, Row(s, filtered + i * s.kept_size()), Row(s, filtered + (i + 1) * s.kept_size()),
                Marginal(s, out + (i + 1) * marginal_size(s)),
-               Marginal(s, out + i * marginal_size(s)), scratch);
+               Marginal(s, out + i * marginal_size(s)), wide, scratch);
 }
 
 }  // namespace PROBODE_ISA

@@ -28,6 +28,9 @@ constexpr double kSteep = 1e4;
 // reflections, and so is NaN.
 inline bool representable(double square) { return square > 1e-200 && square < 1e200; }
 
+// Where a derivative of `w` components is found: the order is u (first y') | y | y'' | ... | y^(q).
+inline int slot(int i, int w) { return i == 0 ? w : i == 1 ? 0 : i * w; }
+
 struct Wide {
   const Block& b;
   const int n, w, size, whole, stride;
@@ -49,8 +52,6 @@ struct Wide {
     slope = room(scratch.small_matrix, static_cast<size_t>(w) * w);
   }
 
-  // Where a derivative is found: the order is u (first y') | y | y'' | ... | y^(q).
-  int slot(int i) const { return i == 0 ? w : i == 1 ? 0 : i * w; }
   double* row(double* matrix, long r) const { return matrix + r * stride; }
 
   // -c Jᵀ; whether it is not too steep.
@@ -95,13 +96,13 @@ struct Wide {
         combine(row(second, i * w + k), nullptr, weights, row(first, i * w + k), w * stride, n - i, whole);
         double sum = 0.0;
         for (int j = i; j < n; ++j) sum += weights[j - i] * deviation[j * w + k];
-        bound[slot(i) + k] = square(sum);
+        bound[slot(i, w) + k] = square(sum);
       }
     }
     transpose(second, stride, size, size, first, stride);
     for (int i = 0; i < n; ++i)
       for (int k = 0; k < w; ++k)
-        combine(row(second, slot(i) + k), nullptr, b.transition + i * n + i, row(first, i * w + k),
+        combine(row(second, slot(i, w) + k), nullptr, b.transition + i * n + i, row(first, i * w + k),
                 w * stride, n - i, whole);
   }
 
@@ -122,7 +123,7 @@ struct Wide {
         for (int e = 0; e <= i; ++e) q += b.noise_factor[e * n + i] * b.noise_factor[e * n + j];
         for (int k = 0; k < w; ++k) {
           const double entry = square(b.scale[k]) * q;
-          const int r = slot(i) + k, c = slot(j) + k;
+          const int r = slot(i, w) + k, c = slot(j, w) + k;
           row(s, r)[c] += entry;
           if (i == j) bound[r] += entry;
           else row(s, c)[r] += entry;
@@ -222,7 +223,9 @@ inline bool condition_wide(const Block& b, Scratch& scratch) {
   wide.add_noise();
   if (!wide.observe()) return false;
   const int w = wide.w, end = wide.whole + w, size = wide.size;
-  if (!cholesky(wide.s, wide.stride, size, wide.least, [=](int row) { return row < w ? end : size; }))
+  const double* least = wide.least;
+  if (!cholesky(wide.s, wide.stride, size, [=](int row) { return row < w ? end : size; },
+                [=](int row, double square) { return square > least[row] ? square : 0.0; }))
     return false;
   wide.write();
   return true;

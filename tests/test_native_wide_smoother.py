@@ -1,0 +1,95 @@
+"""The smoother of wide blocks works in units of the filter's uncertainty: what JAX computes."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from probode import EK1, native, solve
+from probode.gaussian import unpack
+
+pytestmark = [
+    pytest.mark.skipif(not native.available(), reason="native kernels were not built"),
+    pytest.mark.optimised,
+]
+
+GRID = np.r_[0.0, np.cumsum(np.tile([0.02, 0.05, 0.03], 8))]
+
+
+def ring(t, y):
+    """Neighbours that act on each other."""
+    return jnp.roll(y, 1) * jnp.roll(y, -1) - y + jnp.sin(t)
+
+
+def both(field, y0, order, grid=GRID, **options):
+    """Smoothed with native kernels, and without."""
+    solver = EK1(order, **options)
+    one = solve(field, (0.0, grid[-1]), y0, solver=solver, grid=grid)
+    with native.disabled():
+        return one, solve(field, (0.0, grid[-1]), y0, solver=solver, grid=grid)
+
+
+def factors(posterior):
+    """Smoothed factors at the nodes, in coordinates."""
+    return np.asarray(unpack(posterior.path.smoothed.factor))
+
+
+def deviations(posterior):
+    """Standard deviations of all derivatives at the nodes, in coordinates."""
+    return np.sqrt(np.sum(factors(posterior) ** 2, axis=-2))
+
+
+def without_reflections(posterior, d):
+    """Nodes whose factor has no rows for y', like the filter's: reflections leave rounding."""
+    return ~np.any(factors(posterior)[:, d : 2 * d], axis=(1, 2))
+
+
+# A dynamic diffusion is a residual: it has fewer digits than the state.
+@pytest.mark.parametrize(
+    ("d", "order", "diffusion", "rtol"),
+    [
+        (5, 1, "fixed", 1e-8),
+        (6, 3, "fixed", 1e-8),
+        (7, 5, "fixed", 1e-8),
+        (8, 2, "dynamic", 1e-6),
+        (9, 5, "dynamic", 1e-6),
+    ],
+)
+def test_equals_jax(d, order, diffusion, rtol):
+    one, other = both(ring, np.linspace(0.1, 0.5, d), order, diffusion=diffusion)
+    assert np.all(without_reflections(one, d))
+    np.testing.assert_allclose(deviations(one), deviations(other), rtol=rtol)
+    assert np.all(np.abs(one.mean - other.mean) <= 1e-6 * other.std + 1e-14)
+    np.testing.assert_array_equal(factors(one)[0], 0.0)  # known exactly
+
+
+@pytest.mark.parametrize(("order", "fastest"), [(3, 1e4), (8, 1.0)])
+def test_reflections_where_smoothing_leaves_little(order, fastest):
+    """Stiff or of high order: smoothed deviations are a small part of the filter's."""
+    rates = jnp.geomspace(0.5, fastest, 6)
+
+    def field(t, y):
+        return rates * (jnp.cos(t) - y) + 0.1 * jnp.roll(y, 1)
+
+    one, other = both(field, np.ones(6), order)
+    assert not np.all(without_reflections(one, 6))
+    np.testing.assert_allclose(one.std[2:], other.std[2:], rtol=1e-5)
+
+
+def test_an_uncertain_start():
+    """A first node whose factor has other rows than the ones after it."""
+    one, other = both(ring, np.linspace(0.1, 0.5, 6), 3, initialization="diffuse")
+    np.testing.assert_allclose(deviations(one), deviations(other), rtol=1e-6)
+
+
+def test_several_chunks():
+    """Smoothed one after the other, each from the first node of the one behind it."""
+    rates = jnp.linspace(0.5, 2.0, 5)
+    one, other = both(lambda t, y: -rates * y, np.ones(5), 2, grid=np.linspace(0.0, 1.0, 1500))
+    np.testing.assert_allclose(deviations(one), deviations(other), rtol=1e-6)
+
+
+def test_nan_stays_nan():
+    """A solution that ends in NaN has no numbers made up before it."""
+    one, other = both(lambda t, y: jnp.where(t < 0.4, -y, jnp.nan), np.ones(5), 2)
+    assert one.status == other.status
+    np.testing.assert_allclose(one.std, other.std, rtol=1e-6)
