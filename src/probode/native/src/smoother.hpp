@@ -4,7 +4,7 @@
 #pragma once
 
 #include "filter.hpp"
-#include "wide_smoother.hpp"
+#include "whitened_smoother.hpp"
 
 namespace probode {
 namespace PROBODE_ISA {
@@ -124,7 +124,8 @@ BlockKernel backward_block(int n, int width, const double* factor, const double*
   return {gain, stack + static_cast<long>(size) * length + size, full, length};
 }
 
-constexpr int kWidestNarrow = 4;  // components; the loops over them are unrolled
+constexpr int kWidestNarrow = 4;    // components; the loops over them are unrolled
+constexpr int kFewDerivatives = 6;  // up to order 5 smoothing seldom leaves too little of a variance
 
 constexpr int kNarrow = 36;  // columns up to which one reflection after the other is as fast
 
@@ -200,13 +201,13 @@ inline BlockKernel backward_block(int n, int width, const double* factor, const 
   }
 }
 
-// Smooth the row `left` (filtered), given the next one smoothed. `wide` goes from row to row.
+// Smooth the row `left` (filtered), given the next one smoothed. `whitened` goes from row to row.
 inline void smooth_row(const Settings& s, const Row& left, const Row& right_row,
-                       const Marginal& right, Marginal out, WideSmoother& wide, Scratch& scratch) {
+                       const Marginal& right, Marginal out, WhitenedSmoother& whitened, Scratch& scratch) {
   const int n = s.n, d = s.d, w = s.width(), size = s.block_size(), stride = row_length(size);
   const double h = *right_row.t - *left.t;
   if (h == 0.0) {
-    wide.forget();
+    whitened.forget();
     std::memcpy(out.mean, right.mean, sizeof(double) * marginal_size(s));
     return;
   }
@@ -247,11 +248,11 @@ inline void smooth_row(const Settings& s, const Row& left, const Row& right_row,
       for (int k = 0; k < d; ++k)
         out.mean[i * d + k] = left.mean[i * d + k] + coords[i] * pulled[i * d + k];
   };
-  if (w > kWidestNarrow) {
+  if (s.structure == kDense && w > 1 && (n <= kFewDerivatives || w > kWidestNarrow)) {
     double* pulled = room(scratch.vectors, stride);
-    if (wide.step({n, w, s.transition, s.noise, scale, left.factor, change, right_row.factor, after,
-                   right.factor, difference},
-                  out.factor, pulled))
+    if (whitened.step({n, w, s.transition, s.noise, scale, left.factor, change, right_row.factor, after,
+                       right.factor, difference},
+                      out.factor, pulled))
       return move(pulled);
   }
   for (int block = 0; block < s.blocks(); ++block) {
@@ -283,11 +284,11 @@ inline void smooth_row(const Settings& s, const Row& left, const Row& right_row,
 inline void smooth(const Settings& s, const double* rows, long count, double* out) {
   Scratch& scratch = Scratch::mine();
   double* filtered = const_cast<double*>(rows);
-  WideSmoother wide;
+  WhitenedSmoother whitened;
   for (long i = count - 1; i >= 0; --i)
     smooth_row(s, Row(s, filtered + i * s.kept_size()), Row(s, filtered + (i + 1) * s.kept_size()),
                Marginal(s, out + (i + 1) * marginal_size(s)),
-               Marginal(s, out + i * marginal_size(s)), wide, scratch);
+               Marginal(s, out + i * marginal_size(s)), whitened, scratch);
 }
 
 }  // namespace PROBODE_ISA

@@ -1,4 +1,4 @@
-"""The smoother of wide blocks works in units of the filter's uncertainty: what JAX computes."""
+"""The smoother of dense blocks works in units of the filter's uncertainty: what JAX computes."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -47,6 +47,9 @@ def without_reflections(posterior, d):
 @pytest.mark.parametrize(
     ("d", "order", "diffusion", "rtol"),
     [
+        (2, 2, "dynamic", 1e-6),
+        (3, 5, "fixed", 1e-8),
+        (4, 3, "fixed", 1e-8),
         (5, 1, "fixed", 1e-8),
         (6, 3, "fixed", 1e-8),
         (7, 5, "fixed", 1e-8),

@@ -1,4 +1,4 @@
-// A step of the smoother in a wide block, in units of the filter's own uncertainty.
+// A step of the smoother in a dense block, in units of the filter's own uncertainty.
 #pragma once
 
 #include "wide.hpp"
@@ -45,7 +45,7 @@ struct StepBack {
 // smoother by reflections made 1e-7 and 2e-4 of it.
 constexpr double kLeastShare = 1e-5, kConsistent = 1e-10;
 
-class WideSmoother {
+class WhitenedSmoother {
  public:
   // Writes the smoothed factor (a triangle) and by how much the mean changes, in coordinates (with room for
   // whole lanes). False, with nothing written, where reflections should do the step.
