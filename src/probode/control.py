@@ -1,4 +1,4 @@
-"""Step sizes: error norm, proportional and PI control, first step, fixed steps, a user's grid.
+"""Step sizes: error norm, proportional and PI control, fixed steps, a user's grid.
 
 A control proposes where the next step ends and judges its error. It knows no probability.
 """
@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from probode.first_step import Known, from_derivatives, from_evaluations, highest_known
 from probode.linearize import VectorField
 from probode.record import checked_record, record, unchecked
 
@@ -24,16 +25,6 @@ _STRETCH = 1.0 + 1e-10
 
 _SLIVER = 1e-6
 """A constant step that ends nearer to the end than this part of its length goes there."""
-
-
-_SETTLED_ORDER = 4
-_FROM_EXACT = 1.0 / 30.0
-"""Above that order the first step from an exactly known state is this part of Hairer's.
-
-Residuals are smallest at first, while the derivatives are still those of the solution. Steps as
-long as that allows leave wrong high derivatives behind, and it takes tens of tiny steps to learn
-these again. A short first step grows into the right length instead.
-"""
 
 
 class ControlState(NamedTuple):
@@ -90,16 +81,20 @@ class Control:
         """Accept or reject a step with this local error; propose the next."""
         raise NotImplementedError
 
-    def initial_step(self, field: VectorField, t0: Array, t1: Array, y0: Array, q: int) -> Array:
-        """Signed length of the first step."""
+    def initial_step(
+        self,
+        field: VectorField,
+        t0: Array,
+        t1: Array,
+        y0: Array,
+        q: int,
+        known: Known | None = None,
+    ) -> Array:
+        """Signed length of the first step; with what is ``known`` no evaluation is needed."""
         raise NotImplementedError
 
-    def from_exact(self, h: Array, t0: Array, q: int) -> Array:
-        """The first step instead of ``h`` where all derivatives are known at ``t0``."""
-        return h
-
-    def start_evaluations(self) -> int:
-        """Evaluations of ``f`` that :meth:`initial_step` makes."""
+    def start_evaluations(self, q: int, exact: bool) -> int:
+        """Evaluations of ``f`` for the first step, beyond the ``q`` of an exact start."""
         return 0
 
 
@@ -112,7 +107,8 @@ class PControl(Control):
     rtol, atol
         Relative and absolute tolerance for the local error: numbers, or one per component.
     first_step
-        Length of the first step; by default from Hairer's rule.
+        Length of the first step; by default what the derivatives at ``t0`` suggest, or Hairer's
+        rule where a start does not compute them.
     min_step, max_step
         Bounds for the length of a step.
     rho, eta_min, eta_max
@@ -196,27 +192,33 @@ class PControl(Control):
         )
         return Verdict(accepted, following, failed)
 
-    def initial_step(self, field: VectorField, t0: Array, t1: Array, y0: Array, q: int) -> Array:
-        """Hairer, Nørsett & Wanner, Section II.4, or the length that was given."""
+    def initial_step(
+        self,
+        field: VectorField,
+        t0: Array,
+        t1: Array,
+        y0: Array,
+        q: int,
+        known: Known | None = None,
+    ) -> Array:
+        """See :mod:`probode.first_step`; or the length that was given."""
         span = t1 - t0
         direction = jnp.where(span < 0, -1.0, 1.0)
-        if self.first_step is None:
-            size = _hairer_step(field, t0, span, y0, self.rtol, self.atol, q)
-        else:
+        if self.first_step is not None:
             size = self.first_step
-        size = jnp.minimum(size, self.max_step)
+        elif known is not None:
+            size = from_derivatives(known, span, self.rtol, self.atol)
+        else:
+            size = from_evaluations(field, t0, span, y0, self.rtol, self.atol, q)
+        size = jnp.clip(size, self.min_step, self.max_step)
         size = jnp.minimum(jnp.maximum(size, _spacing(t0)), jnp.abs(span))
         return direction * jax.lax.stop_gradient(size)
 
-    def from_exact(self, h: Array, t0: Array, q: int) -> Array:
-        """A thirtieth, unless the length was given or the order is low."""
-        if self.first_step is not None or q <= _SETTLED_ORDER:
-            return h
-        return jnp.where(jnp.abs(h) > _spacing(t0) / _FROM_EXACT, _FROM_EXACT * h, h)
-
-    def start_evaluations(self) -> int:
-        """Hairer's rule needs two evaluations."""
-        return 2 if self.first_step is None else 0
+    def start_evaluations(self, q: int, exact: bool) -> int:
+        """One for each further derivative, or two for Hairer's rule."""
+        if self.first_step is not None:
+            return 0
+        return highest_known(q) - q if exact else 2
 
 
 @checked_record
@@ -264,7 +266,15 @@ class ConstantStep(Control):
         beyond = (following - t1) * state.h > 0.0
         return jnp.where(reached | beyond, t1, following)
 
-    def initial_step(self, field: VectorField, t0: Array, t1: Array, y0: Array, q: int) -> Array:
+    def initial_step(
+        self,
+        field: VectorField,
+        t0: Array,
+        t1: Array,
+        y0: Array,
+        q: int,
+        known: Known | None = None,
+    ) -> Array:
         """The length, with the sign of the direction of integration."""
         return jnp.where(t1 < t0, -self.size, self.size)
 
@@ -288,7 +298,15 @@ class GridSteps(Control):
 
     grid: Float[Array, " N"]
 
-    def initial_step(self, field: VectorField, t0: Array, t1: Array, y0: Array, q: int) -> Array:
+    def initial_step(
+        self,
+        field: VectorField,
+        t0: Array,
+        t1: Array,
+        y0: Array,
+        q: int,
+        known: Known | None = None,
+    ) -> Array:
         """Length of the first interval."""
         return self.grid[1] - self.grid[0]
 
@@ -319,36 +337,6 @@ def _accept_finite(state: ControlState, error: Array, y1: Array) -> Verdict:
     finite = jnp.all(jnp.isfinite(error)) & jnp.all(jnp.isfinite(y1))
     following = state._replace(accepted=state.accepted + finite, rejected=~finite)
     return Verdict(finite, following, ~finite)
-
-
-def _hairer_step(
-    field: VectorField, t0: Array, span: Array, y0: Array, rtol: Array, atol: Array, q: int
-) -> Array:
-    """A step for which an explicit Euler step is harmless and the error of order q+1 acceptable."""
-    scale = atol + rtol * jnp.abs(y0)
-
-    def norm(x: Array) -> Array:
-        return jnp.sqrt(jnp.mean(jnp.square(x / scale)))
-
-    f0 = field(t0, y0)
-    d0, d1 = norm(y0), norm(f0)
-    tiny = (d0 < 1e-5) | (d1 < 1e-5)
-    h0 = jnp.where(tiny, 1e-6, 0.01 * d0 / jnp.where(tiny, 1.0, d1))
-    # f may not exist outside the interval.
-    h0 = jnp.where(span == 0.0, h0, jnp.minimum(h0, jnp.abs(span)))
-    direction = jnp.where(span < 0, -1.0, 1.0)
-    near = jnp.where(h0 == jnp.abs(span), t0 + span, t0 + direction * h0)
-    f1 = field(near, y0 + direction * h0 * f0)
-    d2 = norm(f1 - f0) / h0
-    largest = jnp.maximum(d1, d2)
-    flat = largest <= 1e-15
-    h1 = jnp.where(
-        flat,
-        jnp.maximum(1e-6, h0 * 1e-3),
-        (0.01 / jnp.where(flat, 1.0, largest)) ** (1.0 / (q + 1)),
-    )
-    size = jnp.minimum(100 * h0, h1)
-    return jnp.where(jnp.isfinite(size) & (size > 0), size, 1e-6)
 
 
 def _check_range(name: str, value: Any, words: str, fits: Callable[[Any], Any]) -> None:

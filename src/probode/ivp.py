@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from probode import engine, events, host
+from probode import engine, events, host, loop
 from probode.calibration.host import HostProblem
 from probode.calibration.schemes import MODES
 from probode.calibration.target import Integrated, Target, reach
@@ -256,7 +256,7 @@ def _integrate(
                 ).initialization
             inputs = Inputs(method, initialization, traced.field, control, t0, tf, y0)
             final, status, chunks = engine.solve_all(inputs, monitor)
-            extra = initialization.evaluations(solver.order) + control.start_evaluations()
+            extra = loop.start_evaluations(initialization, control, solver.order)
             known: Any = traced.field
             path = traced.path
         else:

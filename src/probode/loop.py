@@ -17,7 +17,8 @@ from jaxtyping import Array
 
 from probode.control import Control, ControlState
 from probode.diffusion import Evidence
-from probode.initial import Initialization, Start
+from probode.first_step import Known, highest_known, part_of_settled
+from probode.initial import Initialization, Start, TaylorStart
 from probode.problem import Field
 from probode.record import record
 from probode.status import Status
@@ -58,14 +59,18 @@ def begin(
     """State of a solve before its first step."""
     d, q = y0.shape[0], method.prior.order
     structure, diffusion = method.structure, method.diffusion
-    h = control.initial_step(field, t0, t1, y0, q)
+    known = None
+    if isinstance(initialization, TaylorStart):
+        # It needs no step, and one derivative more says how long the first may be.
+        beyond = initialization(field, t0, t1, y0, t1 - t0, highest_known(q)).mean
+        known = Known(beyond, q, part_of_settled(q, diffusion.fixed))
+    h = control.initial_step(field, t0, t1, y0, q, known)
     # An interval of length zero needs no step, but coordinates all the same.
     unit = jnp.where(h == 0.0, 1.0, h)
-    start = initialization(field, t0, t1, y0, unit, q)
-    if start.std is None and not diffusion.fixed:
-        # A fixed diffusion is judged by all steps, also by one so short that it sees noise only.
-        h = control.from_exact(h, t0, q)
-        unit = jnp.where(h == 0.0, 1.0, h)
+    if known is None:
+        start = initialization(field, t0, t1, y0, unit, q)
+    else:
+        start = Start(known.derivatives[: q + 1], None)
     finite = jnp.all(jnp.isfinite(start.mean))
     # The initial value is known, whatever its derivatives are.
     mean = jnp.where(jnp.isfinite(start.mean), start.mean, 0.0)
@@ -89,6 +94,12 @@ def begin(
         status=status,
         reference=unit,
     )
+
+
+def start_evaluations(initialization: Initialization, control: Control, order: int) -> int:
+    """Evaluations of ``f`` that :func:`begin` makes (a derivative counts as one)."""
+    exact = isinstance(initialization, TaylorStart)
+    return initialization.evaluations(order) + control.start_evaluations(order, exact)
 
 
 def _start_std(method: Method, start: Start, h: Array) -> Array:

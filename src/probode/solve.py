@@ -132,7 +132,7 @@ def solve(
         else:
             monitor = Monitor(max_steps, time_limit, callback, y0.shape)
             result = _solve_eagerly(inputs, times, smooth, monitor, scheme)
-        extra = solver.initialization.evaluations(solver.order) + steps.start_evaluations()
+        extra = loop.start_evaluations(solver.initialization, steps, solver.order)
         posterior = build_posterior(solver, method, y0.shape, steps, *result, extra)
         if calibration != "model":
             posterior = posterior.with_calibration(

@@ -24,8 +24,8 @@ class Solver:
     Parameters
     ----------
     order
-        Order ``q`` of the integrated Wiener process prior, 1 to 11 (or an :class:`IWP`). From
-        order 9 on rounding can spoil the smoother at loose tolerances, where the first steps are
+        Order ``q`` of the integrated Wiener process prior, 1 to 11 (or an :class:`IWP`). At order
+        11 rounding can spoil the smoother at loose tolerances, where some of the first steps are
         short beside those that follow; its standard deviations then are as large as its errors.
     diffusion
         ``"dynamic"``, ``"dynamic-mv"``, ``"fixed"``, ``"fixed-mv"``, or a diffusion object.

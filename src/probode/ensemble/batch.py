@@ -100,7 +100,7 @@ def _harvest(plan: Plan, field: Field, control: PControl, lane: Lane) -> dict[st
     if plan.smooth:
         marginals = saving.smooth_saved(method, kept)
     path = SavedPath(kept.saved, marginals, kept)
-    extra = plan.solver.initialization.evaluations(plan.solver.order) + control.start_evaluations()
+    extra = loop.start_evaluations(plan.solver.initialization, control, plan.solver.order)
     posterior = build_posterior(
         plan.solver, method, (method.structure.d,), control, path, kept.solve, status, extra
     )

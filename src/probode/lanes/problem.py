@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from probode import loop
 from probode.control import PControl
 from probode.initial import Initialization
 from probode.lanes.layout import Given, Layout
@@ -113,7 +114,7 @@ class Problem:
             Task(layout, given, solver.initialization, recorder),
             data,
             np.concatenate([np.zeros(0), *common]).astype(float),
-            solver.initialization.evaluations(solver.order) + control.start_evaluations(),
+            loop.start_evaluations(solver.initialization, control, solver.order),
         )
 
     def part(self, members: slice, capacity: int) -> list[Any]:
