@@ -30,11 +30,17 @@ def predator_prey(t, y, rates):
     return jnp.stack([rates[0] * y[0] - y[0] * y[1], y[0] * y[1] - rates[1] * y[1]])
 
 
-def solve(y0=Y0, rates=RATES, t_span=SPAN, tolerance=LOOSE, solver=QUICK, **options):
+def solve(
+    y0=Y0,
+    rates=RATES,
+    t_span=SPAN,
+    tolerance=LOOSE,
+    solver=QUICK,
+    field=predator_prey,
+    **options,
+):
     control = PIControl(rtol=tolerance, atol=tolerance * 2.0**-7)
-    return probode.solve(
-        predator_prey, t_span, y0, (rates,), solver=solver, control=control, **options
-    )
+    return probode.solve(field, t_span, y0, (rates,), solver=solver, control=control, **options)
 
 
 def outputs(posterior):
@@ -282,9 +288,14 @@ def compilations():
     found.extend(_COMPILED[before:])
 
 
+def unlisted(t, y, rates):
+    """A field that no kernel can list: it has to be compiled."""
+    return predator_prey(t, y, rates) * jnp.exp(jax.lax.lgamma(2.0 + 0.0 * y))
+
+
 def test_compilations_are_counted():
     with compilations() as found:
-        probode.solve(lambda t, y: -y * 0.123, SPAN, 1.0, solver=EK0(1))
+        probode.solve(unlisted, SPAN, Y0, (0.9 * RATES,), solver=EK0(1))
     assert found
 
 
@@ -302,6 +313,9 @@ CALLS = {
     "sample": lambda i: solve(grid=GRID, y0=Y0 + i).sample(3, seed=i),
     "sample-dense": lambda i: solve(grid=GRID, y0=Y0 + i).sample(3, seed=i, t=[0.3 * i + 0.1]),
     "sample-save_at": lambda i: solve(Y0 + i, save_at=SAVE_AT).sample(3, seed=i),
+    "unlisted-y0": lambda i: solve(Y0 + i, field=unlisted).mean,
+    "unlisted-args": lambda i: solve(rates=RATES + 0.25 * i, field=unlisted).mean,
+    "unlisted-tolerance": lambda i: solve(tolerance=2.0 ** (-10 - i), field=unlisted).mean,
 }
 
 
