@@ -15,7 +15,12 @@ def double_precision() -> AbstractContextManager[None]:
 
 def is_traced(*trees: Any) -> bool:
     """Whether any leaf is a tracer: a value not known yet, inside jit, vmap, grad."""
-    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(trees))
+    unsure = [tree for tree in trees if type(tree) not in _KNOWN]
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(unsure))
+
+
+_KNOWN = (np.ndarray, float, int)
+"""What need not be looked into, which takes a while."""
 
 
 def on_host(value: Any) -> bool:
