@@ -76,13 +76,20 @@ def _final_state(problem: Problem, solver: Any) -> Callable[..., Any]:
     return compiled
 
 
+def our_solver(method: str, order: int, diffusion: str = "dynamic") -> Any:
+    """By its name; ``EK0x2`` is EK0 with two evaluations in a step."""
+    import probode
+
+    if method == "EK0x2":
+        return probode.EK0(order, diffusion, evaluations=2)
+    return getattr(probode, method)(order, diffusion)
+
+
 def ours(method: str, order: int) -> Build:
     """Ours, final state only."""
 
     def build(problem: Problem, limit: float) -> Run:
-        import probode
-
-        return _jax_run(problem, _final_state(problem, getattr(probode, method)(order)))
+        return _jax_run(problem, _final_state(problem, our_solver(method, order)))
 
     return build
 
@@ -123,7 +130,7 @@ def our_smoother(method: str, order: int) -> Build:
         import probode
 
         ivp = problem.jax
-        solver = getattr(probode, method)(order)
+        solver = our_solver(method, order)
 
         def run(tol: float) -> Outcome:
             posterior = probode.solve(

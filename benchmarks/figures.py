@@ -21,6 +21,9 @@ from benchmarks.table import by_curve, envelope
 OURS = {
     "EK0(3)": "#56b4e9",
     "EK0(5)": "#0072b2",
+    "EK0(3)x2": "#56b4e9",
+    "EK0(5)x2": "#0072b2",
+    "EK0(7)x2": "#332288",
     "EK1(3)": "#e69f00",
     "EK1(5)": "#d55e00",
     "EK1(8)": "#cc79a7",
@@ -80,7 +83,9 @@ def _panel(name: str, curves: dict[str, list[Point]], path: Path) -> None:
 def _style(solver: str) -> dict[str, Any]:
     family = SOLVERS[solver].family
     if family == "probode":
-        return {"color": OURS[solver.removeprefix("probode ")], "linewidth": 2.2, "zorder": 3}
+        line = (0, (5, 1)) if solver.endswith("x2") else "-"
+        color = OURS[solver.removeprefix("probode ")]
+        return {"color": color, "linestyle": line, "linewidth": 2.2, "zorder": 3}
     return {**PEERS[family], "linewidth": 1.1, "zorder": 2}
 
 

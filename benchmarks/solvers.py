@@ -44,13 +44,15 @@ FAMILIES = tuple(_PACKAGES)
 
 _ANY, _EXPLICIT = ("non-stiff", "stiff"), ("non-stiff", "large")
 _OURS = (("EK0", 3), ("EK0", 5), ("EK1", 3), ("EK1", 5), ("EK1", 8))
+_OURS_ALONE = (("EK0x2", 3), ("EK0x2", 5), ("EK0x2", 7))
+"""Without a peer of the same method."""
 
 
 def _all() -> list[Solver]:
     solvers = [Solver("probode auto", "probode", adapters.ours_chosen(), (*_ANY, "large"))]
-    for method, order in _OURS:
-        kinds = _EXPLICIT if method == "EK0" else _ANY
-        name = f"{method}({order})"
+    for method, order in (*_OURS, *_OURS_ALONE):
+        kinds = _ANY if method == "EK1" else _EXPLICIT
+        name = f"{method}({order})" if method != "EK0x2" else f"EK0({order})x2"
         same = f"probode {name}"
         # All steps of a large problem would be gigabytes.
         small = tuple(kind for kind in kinds if kind != "large")
@@ -58,10 +60,10 @@ def _all() -> list[Solver]:
         solvers += [
             Solver(same, "probode", adapters.ours(method, order), kinds),
             Solver(f"{same} smoother", "smoother", smoother, small, same),
-            Solver(
-                f"probdiffeq {name}", "probdiffeq", adapters.probdiffeq(method, order), kinds, same
-            ),
         ]
+        if (method, order) in _OURS:
+            peer = adapters.probdiffeq(method, order)
+            solvers.append(Solver(f"probdiffeq {name}", "probdiffeq", peer, kinds, same))
     for method in ("Tsit5", "Dopri5", "Dopri8"):
         solvers.append(Solver(f"diffrax {method}", "diffrax", adapters.diffrax(method), _EXPLICIT))
     solvers.append(Solver("diffrax Kvaerno5", "diffrax", adapters.diffrax("Kvaerno5"), _ANY))
@@ -77,7 +79,7 @@ def _all() -> list[Solver]:
 
 
 SOLVERS = {solver.name: solver for solver in _all()}
-_NOT_QUICK = r"EK[01]\(3\)|EK1\(8\) smoother|Dopri5|RK45|Radau"
+_NOT_QUICK = r"EK[01]\(3\)$|EK0\(7\)|(EK1\(8\)|EK0\(3\)x2) smoother|Dopri5|RK45|Radau"
 QUICK = tuple(name for name in SOLVERS if not re.search(_NOT_QUICK, name))
 QUICK_FIRST = re.compile(r"EK[01]\(5\)$|Tsit5|Kvaerno5$|LSODA|BDF")
 """Solvers whose first call a quick run times."""

@@ -7,7 +7,7 @@ eps |f| / |z| in a diffusion that is estimated from a residual z (a difference),
 """
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 import jax.numpy as jnp
 import numpy as np
@@ -27,6 +27,7 @@ FIELDS = {
 
 SOLVERS = {
     "EK0": probode.EK0,
+    "EK0x2": partial(probode.EK0, evaluations=2),
     "EK1": probode.EK1,
     "DiagonalEK1": probode.DiagonalEK1,
 }
@@ -48,7 +49,7 @@ def cases(problem: str):
         for linearization in SOLVERS
         for diffusion in oracle.DIFFUSIONS
         if not (linearization == "EK1" and diffusion.endswith("-mv"))
-        for order in ((1, 3, 5) if linearization == "DiagonalEK1" else tuple(STEPS))
+        for order in ((1, 3, 5) if linearization in ("DiagonalEK1", "EK0x2") else tuple(STEPS))
     ]
 
 

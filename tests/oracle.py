@@ -118,7 +118,7 @@ def measurement_matrix(J: Array, q: int, linearization: str) -> Array:
     """Return H = E1 (EK0), E1 - J E0 (EK1) or E1 - diag(J) E0 (DiagonalEK1), shape (d, D)."""
     d = len(J)
     zero, identity = mp_array(np.zeros((d, d))), mp_array(np.eye(d))
-    used = {"EK0": zero, "EK1": J, "DiagonalEK1": J * identity}[linearization]
+    used = {"EK0": zero, "EK0x2": zero, "EK1": J, "DiagonalEK1": J * identity}[linearization]
     return np.hstack([-used, identity] + [zero] * (q - 1))
 
 
@@ -265,11 +265,11 @@ def solve(
     q
         Order of the integrated Wiener process, at least 1.
     linearization
-        One of "EK0", "EK1", "DiagonalEK1".
+        One of "EK0", "EK1", "DiagonalEK1", and "EK0x2", whose mean is updated twice.
     diffusion
         One of "fixed", "dynamic", and, not for "EK1", "fixed-mv", "dynamic-mv".
     """
-    if linearization not in LINEARIZATIONS or diffusion not in DIFFUSIONS:
+    if linearization not in (*LINEARIZATIONS, "EK0x2") or diffusion not in DIFFUSIONS:
         raise ValueError("unknown linearization or diffusion")
     if linearization == "EK1" and diffusion.endswith("-mv"):
         raise ValueError("a diffusion per component needs EK0 or DiagonalEK1")
@@ -290,6 +290,9 @@ def solve(
         gammas.append(local_diffusion(zs[n], Hs[n] @ Q[n] @ Hs[n].T, diffusion))
         PP.append(A[n] @ PF[n] @ A[n].T + process_noise(h[n], q, gammas[n]))
         mean, cov, S = update(mP[n], PP[n], zs[n], Hs[n])
+        if linearization == "EK0x2":  # once more, evaluated where the first update led
+            again = mP[n][d : 2 * d] - mp_array(f(t[n + 1], list(mean[:d])))
+            mean = update(mP[n], PP[n], again, Hs[n])[0]
         mF.append(mean)
         PF.append(cov)
         Ss.append(S)

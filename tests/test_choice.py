@@ -8,23 +8,27 @@ import pytest
 from probode import EK0, EK1, choice, problems, solve, solve_ivp
 
 
-def norm_after(order, z, steps=400):
-    """|y| after many constant steps of EK0 on y' = -y with h = z."""
+def norm_after(solver, z, steps):
+    """|y| after many constant steps of EK0 on y' = -y with h = z; its gain settles."""
     end = steps * z
-    posterior = solve(lambda t, y: -y, (0.0, end), 1.0, solver=EK0(order), step=z, smooth=False)
+    posterior = solve(lambda t, y: -y, (0.0, end), 1.0, solver=solver, step=z, smooth=False)
     return abs(float(posterior.mean[-1]))
 
 
-@pytest.mark.parametrize("order", [1, 2, 3, 4, 5])
-def test_ek0_is_stable_below_its_limit(order):
-    z = 0.95 * choice.stability_limit(order)
-    assert norm_after(order, z) < 2.0 * np.exp(-400 * z) + 1e-3
+LIMITED = [EK0(q, "fixed") for q in (1, 2, 3, 4, 5)]
+LIMITED += [EK0(q, "fixed", evaluations=2) for q in (1, 2, 3, 5, 8)]
 
 
-@pytest.mark.parametrize("order", [1, 2, 3, 4, 5])
-def test_ek0_is_unstable_above_its_limit(order):
-    z = 1.1 * choice.stability_limit(order)
-    assert norm_after(order, z, 2000) > 1.0
+@pytest.mark.parametrize("solver", LIMITED, ids=lambda solver: solver.name)
+def test_ek0_is_stable_below_its_limit(solver):
+    z = 0.95 * choice.stability_limit(solver.order, solver.evaluations)
+    assert norm_after(solver, z, 2000) < 2.0 * np.exp(-2000 * z) + 1e-3
+
+
+@pytest.mark.parametrize("solver", LIMITED, ids=lambda solver: solver.name)
+def test_ek0_is_unstable_above_its_limit(solver):
+    z = 1.1 * choice.stability_limit(solver.order, solver.evaluations)
+    assert not norm_after(solver, z, 2000) <= 1.0
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e5])
@@ -83,6 +87,14 @@ def test_stiff_problems_take_a_higher_order():
 
 def test_a_given_order_is_kept():
     assert chosen("lotka-volterra", **{**AUTO, "order": 3}) == EK1(3)
+
+
+def test_ek0_chosen_by_us_evaluates_twice():
+    assert chosen("pleiades", **AUTO).evaluations == 2
+
+
+def test_a_given_number_of_evaluations_is_kept():
+    assert chosen("pleiades", **AUTO, evaluations=1).evaluations == 1
 
 
 def test_a_given_method_is_kept():

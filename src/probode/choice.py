@@ -14,7 +14,7 @@ import numpy as np
 from probode.diffusion import as_diffusion
 from probode.prior import IWP
 from probode.program import work
-from probode.solvers import EK0, EK1, Solver
+from probode.solvers import EK0, EK1, Solver, build
 
 _SMALL = 5
 """Up to this dimension EK1 is the better choice on any problem: its steps cost little more."""
@@ -40,14 +40,23 @@ def order_of_ek1(rtol: float, stiff: bool) -> int:
     return int(np.clip(np.floor(order + 0.5), 3, 8))
 
 
-def order_of_ek0(rtol: float, times: float) -> int:
-    """The order from 2 to 5 with the fewest steps: enough for the tolerance, and for stability."""
-    return min(range(2, 6), key=lambda order: steps_of_ek0(order, rtol, times))
+def order_of_ek0(rtol: float, times: float, evaluations: int = 2) -> int:
+    """The order with the cheapest steps that are enough for the tolerance, and for stability.
+
+    From 2 to 8; with one evaluation in a step stability never allows more than 5.
+    """
+
+    def cost(order: int) -> float:
+        steps = steps_of_ek0(order, rtol, times, evaluations)
+        return steps * price_of_ek0(1, order, 0.0)
+
+    return min(range(2, 6 if evaluations == 1 else 9), key=cost)
 
 
-def steps_of_ek0(order: int, rtol: float, times: float) -> float:
+def steps_of_ek0(order: int, rtol: float, times: float, evaluations: int) -> float:
     """Steps for the tolerance or, if these are more, for stability."""
-    return max(steps_for_tolerance(order, rtol), steps_for_stability(order, times))
+    stable = steps_for_stability(order, times, evaluations)
+    return max(steps_for_tolerance(order, rtol), stable)
 
 
 def steps_for_tolerance(order: int, rtol: float) -> float:
@@ -56,26 +65,27 @@ def steps_for_tolerance(order: int, rtol: float) -> float:
     return 10 * n * rtol ** (-1 / n)
 
 
-def steps_for_stability(order: int, times: float) -> float:
+def steps_for_stability(order: int, times: float, evaluations: int) -> float:
     """Steps that EK0 takes at least, when the fastest time fits ``times`` into the interval."""
-    return times / stability_limit(order)
+    return times / stability_limit(order, evaluations)
 
 
-def price_of_ek0(d: int, order: int, evaluation: float) -> float:
-    """Microseconds of a step: ``0.5 + 0.1 n + 0.01 n d`` with ``n = order + 1``, and ``f``."""
+def price_of_ek0(d: int, order: int, evaluations: float) -> float:
+    """Microseconds of a step: ``0.1 + 0.08 n + 0.001 n d`` with ``n = order + 1``, and ``f``."""
     n = order + 1
-    return 0.5 + 0.1 * n + 0.01 * n * d + evaluation
+    return 0.1 + 0.08 * n + 0.001 * n * d + evaluations
 
 
 def price_of_ek1(d: int, order: int, evaluation: float) -> float:
-    """Microseconds of a step: ``0.4 + x² + 0.3 x³`` with ``x = n d / 12``, ``f``, a Jacobian."""
+    """Microseconds of a step: ``0.3 + 0.7 x + 0.05 x³``, ``x = n d / 12``, ``f``, a Jacobian."""
     x = (order + 1) * d / 12
-    return 0.4 + x**2 + 0.3 * x**3 + (1 + _TANGENT * d) * evaluation
+    return 0.3 + 0.7 * x + 0.05 * x**3 + (1 + _TANGENT * d) * evaluation
 
 
-def steps_worth_trying(d: int, order: int, evaluation: float = 0.0) -> int:
+def steps_worth_trying(d: int, order: int, evaluations: int = 2, evaluation: float = 0.0) -> int:
     """Steps of EK0 that together cost twice what EK1 is guessed to cost for the whole solve."""
-    ratio = price_of_ek1(d, order, evaluation) / price_of_ek0(d, order, evaluation)
+    ek0 = price_of_ek0(d, order, evaluations * evaluation)
+    ratio = price_of_ek1(d, order, evaluation) / ek0
     return int(_PATIENCE * _TYPICAL_STEPS * ratio)
 
 
@@ -91,12 +101,13 @@ def price_of_evaluation(function: Callable[[float, np.ndarray], Any], y: np.ndar
     return _PRICE * work(program.jaxpr)
 
 
-@lru_cache(maxsize=16)
-def stability_limit(order: int) -> float:
+@lru_cache(maxsize=32)
+def stability_limit(order: int, evaluations: int = 1) -> float:
     """Largest ``h |λ|`` with which EK0 is stable on ``y' = λ y``, ``λ < 0``, with constant steps.
 
-    The filter's gain ``K`` then settles, and its mean follows
-    ``m⁺ = (I - K (e_1 - h λ e_0)ᵀ) A m``: stable while the spectral radius is at most one.
+    The filter's gain ``K`` then settles, and its mean follows ``m⁺ = (I - K (e_1 - h λ y)ᵀ) A m``
+    with ``y = e_0``, where ``f`` is evaluated, or ``y = e_0 - K_0 (e_1 - h λ e_0)`` for the second
+    time: stable while the spectral radius is at most one.
     """
     prior = IWP(order)
     n = order + 1
@@ -115,7 +126,10 @@ def stability_limit(order: int) -> float:
     observed = np.eye(n)
 
     def unstable(z: float) -> bool:
-        step = (observed - np.outer(gain, observed[1] + z * weight * observed[0])) @ transition
+        value = observed[0]
+        for _ in range(evaluations - 1):
+            value = observed[0] - gain[0] * (observed[1] + z * weight * value)
+        step = (observed - np.outer(gain, observed[1] + z * weight * value)) @ transition
         return bool(np.abs(np.linalg.eigvals(step)).max() > 1.0 + 1e-9)
 
     low, high = 0.0, 4.0
@@ -150,12 +164,12 @@ def spectral_radius(
     return max(rates[-2:])
 
 
-def is_limited_by_stability(order: int, step: float, rate: float) -> bool:
+def is_limited_by_stability(solver: EK0, step: float, rate: float) -> bool:
     """Whether steps of this length are about as long as EK0's stability allows.
 
     Where they are, ``h |λ|`` is 0.8 to 1 times the limit, and where not it soon falls below a half.
     """
-    return abs(step) * rate > 0.7 * stability_limit(order)
+    return abs(step) * rate > 0.7 * stability_limit(solver.order, solver.evaluations)
 
 
 class Candidate(NamedTuple):
@@ -174,23 +188,24 @@ def candidates(
     length: float,
     rate: Callable[[], float],
     evaluation: Callable[[], float] = lambda: 0.0,
+    evaluations: int | None = None,
 ) -> list[Candidate]:
     """Solvers in the order in which to try them; ``None`` stands for a choice of ours.
 
     ``rate()`` is the spectral radius at the start, ``evaluation()`` the price of ``f``. EK0 is
-    tried first where it may pay; when it has spent twice what EK1 would cost, EK1 takes over: a
-    problem that turns stiff costs little more.
+    tried first where it may pay, with two evaluations in a step; when it has spent twice what EK1
+    would cost, EK1 takes over: a problem that turns stiff costs little more.
     """
     if method is not None and order is not None:
-        return [Candidate(method(order, diffusion))]
-    times = rate() * abs(length)
+        return [Candidate(build(method, order, diffusion, evaluations))]
+    times, twice = rate() * abs(length), 2 if evaluations is None else evaluations
 
     def solver(kind: type[Solver]) -> Solver:
-        if order is not None:
-            return kind(order, diffusion)
-        if kind is EK0:
-            return kind(order_of_ek0(rtol, times), diffusion)
-        return kind(order_of_ek1(rtol, times > _STIFF), diffusion)
+        if issubclass(kind, EK0):
+            best = order_of_ek0(rtol, times, twice) if order is None else order
+            return build(kind, best, diffusion, twice)
+        best = order_of_ek1(rtol, times > _STIFF) if order is None else order
+        return build(kind, best, diffusion, evaluations if kind is method else None)
 
     if method is not None:
         return [Candidate(solver(method))]
@@ -199,11 +214,12 @@ def candidates(
         return [Candidate(explicit)]
     implicit = solver(EK1)
     price = evaluation()
-    budget = steps_worth_trying(d, explicit.order, price)
-    ek0 = steps_of_ek0(explicit.order, rtol, times) * price_of_ek0(d, explicit.order, price)
+    budget = steps_worth_trying(d, explicit.order, twice, price)
+    steps = steps_of_ek0(explicit.order, rtol, times, twice)
+    ek0 = steps * price_of_ek0(d, explicit.order, twice * price)
     ek1 = steps_for_tolerance(implicit.order, rtol) * price_of_ek1(d, implicit.order, price)
     pays = d > _SMALL or (price > _DEAR and ek0 < ek1)
-    if not pays or steps_for_stability(explicit.order, times) > budget:
+    if not pays or steps_for_stability(explicit.order, times, twice) > budget:
         return [Candidate(implicit)]
     if d * (implicit.order + 1) > _LARGEST_EK1:
         return [Candidate(explicit)]

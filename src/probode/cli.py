@@ -26,7 +26,7 @@ from probode.ivp import CONTROLS, METHODS
 from probode.posterior import Posterior
 from probode.precision import double_precision
 from probode.problems import InitialValueProblem
-from probode.solvers import EK1
+from probode.solvers import EK1, build
 
 _DPI = 150
 
@@ -138,6 +138,7 @@ def _add_solve_arguments(parser: argparse.ArgumentParser) -> None:
     add("problem", text, metavar="PROBLEM")
     add("--method", "solver", choices=list(METHODS), default="EK1")
     add("--order", "order of the prior, 1 to 11", type=int, default=5, metavar="Q")
+    add("--evaluations", "of f in a step of EK0, 1 or 2", type=int, metavar="N")
     add("--diffusion", "diffusion model", choices=list(DIFFUSIONS), default="dynamic")
     add("--rtol", "relative tolerance", type=float, default=1e-6)
     add("--atol", "absolute tolerance", type=float, default=1e-9)
@@ -169,8 +170,12 @@ def _problems(options: argparse.Namespace) -> int:
 
 def _solve(options: argparse.Namespace) -> int:
     problem = _problem(options)
-    solver = METHODS[options.method](
-        options.order, options.diffusion, initialization=options.initialization
+    solver = build(
+        METHODS[options.method],
+        options.order,
+        options.diffusion,
+        options.evaluations,
+        initialization=options.initialization,
     )
     control = CONTROLS[options.control](rtol=options.rtol, atol=options.atol)
     if options.plot is not None:

@@ -155,14 +155,28 @@ def std_of(factor: Float[Array, "*b m n"]) -> Float[Array, "*b n"]:
 class Update(NamedTuple):
     """A Gaussian conditioned on a linear observation that came out ``residual`` too large."""
 
-    correction: Float[Array, "*b n p"]
-    """To be subtracted from the mean: ``P Hᵀ S⁻¹ z``."""
     factor: Float[Array, "*b n n"]
     """Right factor of the conditional covariance."""
     whitened: Float[Array, "*b k p"]
     """``w`` with ``wᵀw = zᵀ S⁻¹ z``."""
-    pivots: Float[Array, "*b k"]
-    """Diagonal of the innovation's factor: ``log det S = 2 Σ log|pivots|``."""
+    innovation: Float[Array, "*b k k"]
+    """Right factor of ``S``, triangular."""
+    cross: Float[Array, "*b k n"]
+    """``R12``: with the innovation's factor, ``P Hᵀ = R12ᵀ R11``."""
+
+    @property
+    def correction(self) -> Float[Array, "*b n p"]:
+        """To be subtracted from the mean: ``P Hᵀ S⁻¹ z``."""
+        return _transpose(self.cross) @ self.whitened
+
+    def correct(self, residual: Float[Array, "*b k p"]) -> Float[Array, "*b n p"]:
+        """The same for another residual."""
+        return _transpose(self.cross) @ solve_transposed(self.innovation, residual)
+
+    @property
+    def pivots(self) -> Float[Array, "*b k"]:
+        """Diagonal of the innovation's factor: ``log det S = 2 Σ log|pivots|``."""
+        return jnp.diagonal(self.innovation, axis1=-2, axis2=-1)
 
 
 def condition(
@@ -188,9 +202,7 @@ def condition(
         stack = jnp.concatenate([stack, rows], axis=-2)
     r = triangularize(stack, k)
     r11, r12, r22 = r[..., :k, :k], r[..., :k, k:], r[..., k:, k:]
-    whitened = solve_transposed(r11, residual)
-    correction = _transpose(r12) @ whitened
-    return Update(correction, r22, whitened, jnp.diagonal(r11, axis1=-2, axis2=-1))
+    return Update(r22, solve_transposed(r11, residual), r11, r12)
 
 
 class Reversal(NamedTuple):

@@ -90,7 +90,9 @@ class Pieces(NamedTuple):
     begin: Callable[..., Request]
     """``(settings, t0, start)``."""
     advance: Callable[..., Request]
-    """``(settings, packed, evaluation)``; the evaluation is ``f`` followed by ``J``, flat."""
+    """``(settings, packed, evaluation)``: ``f`` followed by ``J``, flat, or by ``f`` again."""
+    corrected: Callable[..., Array] | None
+    """``(settings, packed, f)`` to ``(accepted, y...)``: where a second evaluation is wanted."""
     unpack_rows: Callable[[np.ndarray], Rows]
     unpack_solve: Callable[[Array], Solve]
 
@@ -133,8 +135,18 @@ def _pieces(method: Method, tree: Any, shapes: tuple[tuple[int, ...], ...]) -> P
         elif j is not None and method.jacobian == "full":
             j = j.reshape(1, 1)
         field: Any = _Given(evaluation[:d], j)
-        solve, accepted = loop.advance(method, field, control, _unpack(method, packed), t1)
+        solve, accepted = loop.advance(
+            method, field, control, _unpack(method, packed), t1, lambda t, y: evaluation[d:]
+        )
         return request(control, solve, t1, accepted)
+
+    @compiled()
+    def corrected(settings: Array, packed: Array, f: Array) -> Array:
+        control, t1 = settings_of(settings)
+        once, field = replace(method, evaluations=1), _Given(f, None)
+        given: Any = field
+        solve, accepted = loop.advance(once, given, control, _unpack(method, packed), t1)
+        return jnp.concatenate([accepted[None].astype(float), solve.state.mean[0]])
 
     @compiled()
     def unpack_rows(packed: Array) -> Rows:
@@ -144,7 +156,8 @@ def _pieces(method: Method, tree: Any, shapes: tuple[tuple[int, ...], ...]) -> P
     def unpack_solve(packed: Array) -> Solve:
         return _unpack(method, packed)
 
-    return Pieces(begin, advance, unpack_rows, unpack_solve)
+    twice = method.evaluations == 2
+    return Pieces(begin, advance, corrected if twice else None, unpack_rows, unpack_solve)
 
 
 def pieces_for(method: Method, control: Control, t1: float) -> tuple[Pieces, Array]:
@@ -286,6 +299,9 @@ def steps(
         evaluation = f = function(t, y)
         if jacobian is not None:
             evaluation = np.concatenate([f, jacobian(t, y, f).reshape(-1)])
+        if pieces.corrected is not None:
+            corrected = np.asarray(pieces.corrected(settings, request.packed, f))
+            evaluation = np.concatenate([f, function(t, corrected[1:]) if corrected[0] else f])
         request = advance(settings, request.packed, evaluation)
         numbers = np.asarray(request.numbers)
         if numbers[0]:

@@ -76,9 +76,11 @@ def solve_ivp(
         SciPy's: ``rtol=1e-3``, ``atol=1e-6`` (numbers or arrays), ``first_step``, ``min_step``,
         ``max_step``, ``jac`` (function or matrix), ``jac_sparsity``, ``lband``, ``uband`` (for
         functions that cannot be traced). Ours: ``max_num_steps``, ``order=5`` (or ``"auto"``:
-        from the tolerance and the stiffness), ``diffusion="dynamic"``, ``smooth=True``, ``grid``,
-        ``control`` ("PI", "P"), ``initialization``, ``progress=False``, ``time_limit`` (seconds),
-        ``callback`` (called a few times a second with the progress; a true answer stops).
+        from the tolerance and the stiffness), ``diffusion="dynamic"``, ``evaluations`` (of ``fun``
+        in a step of EK0, 1 or 2; by default 1, and 2 where method or order are ``"auto"``),
+        ``smooth=True``, ``grid``, ``control`` ("PI", "P"), ``initialization``, ``progress=False``,
+        ``time_limit`` (seconds), ``callback`` (called a few times a second with the progress; a
+        true answer stops).
         Error bars: ``calibration="defect"`` (of the size of the global error),
         ``"defect-fast"`` (cheaper, coarser) or ``"model"`` (the posterior of the model as it is).
         A tolerance on the answer: ``global_rtol``, ``global_atol`` (numbers or arrays; then
@@ -275,12 +277,10 @@ def _integrate(
         posterior = dataclasses.replace(posterior, problem=Problem(known))
         if options.calibration != "model":
             posterior = posterior.calibrate(options.calibration)
-    attempted = int(final.counts.attempted)
     stats = posterior.stats
     counts = {
-        "nfev": attempted + extra + int(stats.calibration_f_evaluations),
-        "njev": (0 if method.jacobian == "none" else attempted)
-        + int(stats.calibration_jacobian_evaluations),
+        "nfev": int(stats.f_evaluations) + int(stats.calibration_f_evaluations),
+        "njev": int(stats.jacobian_evaluations) + int(stats.calibration_jacobian_evaluations),
         "nlu": 0,
     }
     return posterior, path, counts

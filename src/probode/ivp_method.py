@@ -78,7 +78,15 @@ def solvers_for(
             return choice.price_of_evaluation(function, y0)
 
     found = choice.candidates(
-        method, order, options.diffusion, rtol, y0.size, length, rate, evaluation
+        method,
+        order,
+        options.diffusion,
+        rtol,
+        y0.size,
+        length,
+        rate,
+        evaluation,
+        options.evaluations,
     )
     if method is None or order is None:
         logger.info("chosen: %s.", " then ".join(one.solver.name for one in found))
@@ -99,7 +107,7 @@ def say_if_unstable(
     solver, steps = posterior.solver, int(posterior.stats.accepted)
     if not isinstance(solver, EK0) or steps < _MANY_STEPS:
         return
-    case = (getattr(fun, "__code__", type(fun)), solver.order, round(np.log2(steps)))
+    case = (getattr(fun, "__code__", type(fun)), solver.name, round(np.log2(steps)))
     if not _LOOKED_AT.first(case):
         return
     nodes = np.linspace(0.1, 0.9, 5) * len(posterior.t)
@@ -109,9 +117,9 @@ def say_if_unstable(
         with double_precision():
             rate = choice.spectral_radius(function, float(posterior.t[i]), y)
         step = float(posterior.step_sizes[i - 1])
-        limited.append(choice.is_limited_by_stability(solver.order, step, rate))
+        limited.append(choice.is_limited_by_stability(solver, step, rate))
     if 2 * sum(limited) > len(limited):
-        _hint(getattr(fun, "__name__", "the function"), solver.order)
+        _hint(getattr(fun, "__name__", "the function"), solver)
 
 
 class _Cases:
@@ -134,10 +142,11 @@ _LOOKED_AT = _Cases(256)
 
 
 @lru_cache(maxsize=256)
-def _hint(name: str, order: int) -> None:
+def _hint(name: str, solver: EK0) -> None:
     logger.warning(
-        "the steps of EK0(%d) on %s are limited by stability, not by the tolerance: EK1, or a lower"
-        ' order, takes fewer (method="auto" and order="auto" choose).',
-        order,
+        "the steps of %s on %s are limited by stability, not by the tolerance: %sEK1, or a lower "
+        'order, takes fewer (method="auto" and order="auto" choose).',
+        solver.name,
         name,
+        "evaluations=2, " if solver.evaluations == 1 else "",
     )

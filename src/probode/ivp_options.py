@@ -27,6 +27,7 @@ class Options(NamedTuple):
     uband: int | None = None
     order: int | str = 5
     diffusion: Any = "dynamic"
+    evaluations: int | None = None
     smooth: bool = True
     grid: Any = None
     control: Any = "PI"

@@ -22,7 +22,7 @@ from probode.initial import Initialization, Start, TaylorStart
 from probode.problem import Field
 from probode.record import record
 from probode.status import Status
-from probode.step import Method, State, attempt, update
+from probode.step import Method, Slope, State, attempt, update
 
 
 class Counts(NamedTuple):
@@ -120,11 +120,17 @@ def _start_std(method: Method, start: Start, h: Array) -> Array:
 
 
 def advance(
-    method: Method, field: Field, control: Control, solve: Solve, t1: Array
+    method: Method,
+    field: Field,
+    control: Control,
+    solve: Solve,
+    t1: Array,
+    again: Slope | None = None,
 ) -> tuple[Solve, Array]:
     """Attempt one step; return the solve after it and whether it was accepted.
 
-    A rejected step pays for the residual and the error estimate only.
+    A rejected step pays for the residual and the error estimate only. ``again`` is for a second
+    evaluation in the step, if the method asks for one (by default ``field``).
     """
     state = solve.state
     t_next = control.next_time(solve.control, state.t, t1)
@@ -134,7 +140,7 @@ def advance(
     )
 
     def accept() -> tuple[State, Array, Evidence]:
-        following, innovation = update(method, state, step)
+        following, innovation = update(method, state, step, again or field)
         return following, step.scale, solve.evidence.add(innovation)
 
     def reject() -> tuple[State, Array, Evidence]:

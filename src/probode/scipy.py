@@ -37,6 +37,8 @@ class _FilterSolver(OdeSolver):
         As for SciPy's implicit methods; without ``jac``, finite differences.
     order, diffusion
         Order of the prior and diffusion model, see :class:`probode.EK1`.
+    particular
+        What else the solver of :mod:`probode` takes, such as ``evaluations`` of EK0.
     """
 
     solver: type[solvers.Solver]
@@ -56,6 +58,7 @@ class _FilterSolver(OdeSolver):
         first_step: float | None = None,
         order: int = 5,
         diffusion: Any = "dynamic",
+        **particular: Any,
     ) -> None:
         super().__init__(fun, t0, y0, t_bound, vectorized, support_complex=True)
         self.y: Any
@@ -68,7 +71,7 @@ class _FilterSolver(OdeSolver):
         self._field = HostField(self._evaluate, None)
         if self.n == 0 or t0 == t_bound:
             return
-        chosen = self.solver(order, diffusion)
+        chosen = self.solver(order, diffusion, **particular)
         y = self._embedding.flatten(self.y)
         with double_precision(), one_blas_thread():
             self._method: Method = chosen.method(y.size)

@@ -276,7 +276,7 @@ def _stats(method: Method, final: loop.Solve, extra: int, evaluated: str) -> Sta
         steps=attempted,
         accepted=accepted,
         rejected=attempted - accepted,
-        f_evaluations=attempted + extra,
+        f_evaluations=method.f_evaluations(attempted, accepted) + extra,
         jacobian_evaluations=0 if method.jacobian == "none" else attempted,
         path=evaluated,
     )

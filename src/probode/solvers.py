@@ -1,7 +1,7 @@
 """The solvers: a linearisation, a prior, a diffusion model, a start."""
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from probode.diffusion import Diffusion, as_diffusion
 from probode.errors import check_choice
@@ -42,6 +42,7 @@ class Solver:
     structure: str | None = field(default=None, kw_only=True)
 
     jacobian: ClassVar[str]
+    evaluations: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         prior = self.order if isinstance(self.order, IWP) else IWP(self.order)
@@ -85,19 +86,43 @@ class Solver:
                 f"{8 * (n * d) ** 2 / 2**30:.1f} GiB, decomposed in every step. Use EK0 (cost "
                 "linear in the dimension) or, for a dominant diagonal of the Jacobian, DiagonalEK1."
             )
-        return Method(self.prior, STRUCTURES[structure](n, d), self.jacobian, self.diffusion)
+        return Method(
+            self.prior, STRUCTURES[structure](n, d), self.jacobian, self.diffusion, self.evaluations
+        )
 
 
 @dataclass(frozen=True)
 class EK0(Solver):
-    """Zeroth-order linearisation: explicit, one evaluation of ``f`` per step, no Jacobian.
+    """Zeroth-order linearisation: explicit, no Jacobian, cost and memory linear in the dimension.
 
-    Cost and memory are linear in the dimension. For non-stiff problems: on ``y' = λ y`` it is
-    stable for ``h |λ|`` up to 1 (order 1), 0.41, 0.17, 0.07 and 0.028 (order 5), and above order 5
-    its steps are limited by that at every tolerance.
+    For non-stiff problems. With one evaluation of ``f`` in a step it is stable, on ``y' = λ y``,
+    for ``h |λ|`` up to 1 (order 1), 0.41, 0.17, 0.07 and 0.028 (order 5), and above order 5 its
+    steps are limited by that at every tolerance. A second evaluation, where the first has corrected
+    y, makes that 2, 1.7, 1.2, 0.76, 0.50 (order 5), 0.33, 0.21, and 0.15 (order 8), and the error
+    of a step several times smaller: recommended, unless it is the filter of the literature that is
+    wanted.
+
+    Parameters
+    ----------
+    evaluations
+        Evaluations of ``f`` in an accepted step, 1 or 2. The second is an iteration of the filter:
+        it corrects the mean; covariances and error estimates follow from the first.
     """
 
     jacobian: ClassVar[str] = "none"
+    evaluations: int = field(default=1, kw_only=True)  # type: ignore[misc]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.evaluations, bool) or self.evaluations not in (1, 2):
+            raise ValueError(
+                f"evaluations must be 1 or 2 (of f in a step), got {self.evaluations!r}: a third "
+                "was found to be of no use."
+            )
+
+    @property
+    def name(self) -> str:
+        return super().name + ("x2" if self.evaluations == 2 else "")
 
     def _structures(self) -> tuple[str, ...]:
         # A fixed diagonal diffusion is a factor on the outside: C ⊗ diag(γ).
@@ -137,3 +162,19 @@ class EK1(Solver):
 
     def _structures(self) -> tuple[str, ...]:
         return ("dense",)
+
+
+def build(
+    kind: type[Solver], order: int, diffusion: Any, evaluations: int | None = None, **rest: Any
+) -> Solver:
+    """A solver of a kind; ``evaluations`` are EK0's alone, ``None`` stands for the default."""
+    if evaluations is None:
+        return kind(order, diffusion, **rest)
+    if issubclass(kind, EK0):
+        return kind(order, diffusion, evaluations=evaluations, **rest)
+    if evaluations != 1:
+        raise ValueError(
+            f"evaluations={evaluations!r} is for EK0, got {kind.__name__}: where a Jacobian is "
+            "known, a second evaluation in a step was found to be of no use."
+        )
+    return kind(order, diffusion, **rest)

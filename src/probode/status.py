@@ -34,8 +34,8 @@ _MESSAGES = {
     ),
     Status.MAX_STEPS: (
         "The maximal number of steps was reached before the end of the integration interval. If "
-        "the steps are tiny, the problem may be stiff for this solver: try EK1, or a lower order "
-        "(EK0 above order 5 is limited by stability); otherwise raise max_steps."
+        "the steps are tiny, the problem may be stiff for this solver: try EK1, or EK0 with "
+        "evaluations=2 or a lower order (it is limited by stability); otherwise raise max_steps."
     ),
     Status.INTERRUPTED: "The solve was interrupted; the solution up to there is returned.",
     Status.TIME_LIMIT: "The time limit was reached; the solution up to there is returned.",

@@ -1,7 +1,7 @@
 """One step of the filter: predict, calibrate, estimate the error, update."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +27,12 @@ class Method:
     jacobian: str
     """What the linearisation uses: "none", "diagonal" or "full"."""
     diffusion: Diffusion
+    evaluations: int = 1
+    """Evaluations of ``f`` in an accepted step: with two, the mean is corrected with the second."""
+
+    def f_evaluations(self, attempted: Any, accepted: Any) -> Any:
+        """Evaluations of ``f`` in so many steps."""
+        return attempted + (self.evaluations - 1) * accepted
 
 
 @record
@@ -70,6 +76,14 @@ def predicted_factor(method: Method, state: State, h: Array, scale: Array) -> Ar
     return jnp.concatenate([moved, noise], axis=-2)
 
 
+class Slope(Protocol):
+    """``f(t, y)``."""
+
+    def __call__(self, t: Array, y: Float[Array, " d"]) -> Float[Array, " d"]:
+        """Evaluate."""
+        ...
+
+
 def attempt(
     method: Method,
     field: VectorField,
@@ -99,13 +113,20 @@ def attempt(
     proposal = Attempt(t_next, h, mean, observation, scale, mean[0])
     innovation = None
     if method.diffusion.needs_innovation:
-        innovation = update(method, state, proposal)[1]
+        innovation = update(method, state, proposal, None)[1]
     error_scale = method.diffusion.error_scale(local_scale, unit, evidence, innovation)
     return proposal._replace(error=jnp.abs(h) * error_scale * local.std)
 
 
-def update(method: Method, state: State, step: Attempt) -> tuple[State, Innovation]:
-    """Condition the prediction on ``z = 0``: all the covariance work of a step, in one QR."""
+def update(
+    method: Method, state: State, step: Attempt, again: Slope | None
+) -> tuple[State, Innovation]:
+    """Condition the prediction on ``z = 0``: all the covariance work of a step, in one QR.
+
+    A method with two evaluations has the second from ``again``, where the first has corrected y.
+    With ``J = 0`` that is an iteration of the (iterated) filter: ``m = m⁻ - K (E1 m⁻ - f(t, y))``.
+    Everything else follows from the first. If the second is not finite, the first stands.
+    """
     structure, z = method.structure, step.residual.z
     coords = method.prior.coordinates(step.h)
     factor = predicted_factor(method, state, step.h, step.scale)
@@ -121,6 +142,11 @@ def update(method: Method, state: State, step: Attempt) -> tuple[State, Innovati
 
     result = gaussian.condition(factor, observed, structure.cut_residual(z), noise)
     mean = step.mean - coords[:, None] * structure.join(result.correction)
+    if method.evaluations == 2 and again is not None:
+        second = step.mean[1] - again(step.t, mean[0])
+        correction = structure.join(result.correct(structure.cut_residual(second)))
+        iterated = step.mean - coords[:, None] * correction
+        mean = jnp.where(jnp.all(jnp.isfinite(second)), iterated, mean)
 
     # The observation is exact: after the update R Hᵀ = 0. What rounding leaves there would be
     # taken for information by a later step whose own noise is as small.

@@ -146,7 +146,7 @@ class Problem:
             steps=attempted,
             accepted=accepted,
             rejected=attempted - accepted,
-            f_evaluations=attempted + self.start_evaluations,
+            f_evaluations=method.f_evaluations(attempted, accepted) + self.start_evaluations,
             jacobian_evaluations=attempted * (method.jacobian != "none"),
         )
 

@@ -13,7 +13,7 @@ from jax import lax
 
 from probode.control import _SMALLEST_ERROR, _STRETCH, PControl, PIControl
 from probode.diffusion import Evidence
-from probode.lanes.update import EPSILON, condition
+from probode.lanes.update import EPSILON, Moved, condition
 from probode.problem import Field
 from probode.record import record
 from probode.status import Status
@@ -116,6 +116,9 @@ def advance(method: Method, member: Member, lane: Lane, active: Entry, limit: En
         tried.residual.jacobian,
         tried.scale,
     )
+    mean = moved.mean
+    if method.evaluations == 2:
+        mean = _iterated(method, member, coords, tried, moved)
     squares = lane.squares
     if method.diffusion.fixed:
         parts = list(map(e.square, moved.whitened))
@@ -139,7 +142,7 @@ def advance(method: Method, member: Member, lane: Lane, active: Entry, limit: En
         lane,
         t=scalar(e.choose(accepted, t_next, t)),
         h=scalar(e.choose(accepted, h, lane.h[()])),
-        mean=_selected(accepted, moved.mean, lane.mean),
+        mean=_selected(accepted, mean, lane.mean),
         factor=_selected(accepted, moved.factor, lane.factor),
         step=scalar(e.choose(active, verdict.step, step)),
         log_error=scalar(e.choose(accepted, verdict.log_error, lane.log_error[()])),
@@ -151,6 +154,22 @@ def advance(method: Method, member: Member, lane: Lane, active: Entry, limit: En
         scale=_selected(accepted, tried.scale, lane.scale) if lane.scale.entries else lane.scale,
     )
     return Stepped(after, accepted)
+
+
+def _iterated(
+    method: Method, member: Member, coords: list[Entry], tried: Any, moved: Moved
+) -> Lanes:
+    """The mean corrected by a second evaluation, where it is finite: as in ``step.update``."""
+    n, d = method.structure.n, method.structure.d
+    y = Lanes((d,), moved.mean.entries[:d])
+    f: Any = lift(lambda field, t, y: field(t, y), member.field, tried.t, y)
+    z = [e.sub(tried.mean[1, k], f[k]) for k in range(d)]
+    entries = [
+        e.sub(tried.mean[i, k], e.mul(e.mul(coords[i], moved.gain[i * d + k]), z[k]))
+        for i in range(n)
+        for k in range(d)
+    ]
+    return _selected(_all(map(_finite, z)), Lanes((n, d), entries), moved.mean)
 
 
 @dataclass(frozen=True)

@@ -68,6 +68,8 @@ class Moved:
     mean: Lanes
     factor: Lanes
     whitened: list[Entry]
+    gain: list[Entry]
+    """``g`` of ``m = m⁻ - T g z``, ``(n, d)``, flat; for a second evaluation only."""
 
 
 def condition(
@@ -88,6 +90,7 @@ def condition(
     cut = Cut.of(method)
     n, d, w = cut.n, cut.d, cut.width
     mean = list(predicted.entries)
+    gain: list[Entry] = [0.0] * (n * d)
     factors: list[Entry] = []
     whitened: list[Entry] = []
     for block in range(cut.blocks):
@@ -102,15 +105,19 @@ def condition(
                 noise = [e.root(e.mul(1.0 / d, e.total(map(e.square, noise))))]
         scales = [scale.entries[0 if len(scale.entries) == 1 else k] for k in mine][:w]
         residual = [[z[k] for k in mine]] if cut.shared else [[z[k]] for k in mine]
+        if method.evaluations == 2:
+            residual = [[*row, 1.0] for row in residual]
         done = _condition_block(method, cut, rows, change, slopes, noise, scales, residual)
         for i in range(n):
             for k, component in enumerate(mine):
                 at = (i, k) if cut.shared else (i * w + k, 0)
                 step = e.mul(coords[i], done.correction[at[0]][at[1]])
                 mean[i * d + component] = e.sub(mean[i * d + component], step)
+                gain[i * d + component] = done.correction[at[0]][-1]  # that of the residual 1
         factors.extend(x for row in done.factor for x in row)
-        whitened.extend(x for row in done.whitened for x in row)
-    return Moved(Lanes((n, d), mean), Lanes(method.structure.factor_shape, factors), whitened)
+        whitened.extend(x for row in done.whitened for x in row[: len(mine)])
+    factor = Lanes(method.structure.factor_shape, factors)
+    return Moved(Lanes((n, d), mean), factor, whitened, gain)
 
 
 @dataclass(frozen=True)

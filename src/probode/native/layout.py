@@ -37,7 +37,10 @@ class Layout:
         self.triangle_shape = (*self.factor_shape[:-2], size * (size + 1) // 2)
         self.marginal = self.mean + int(np.prod(self.triangle_shape))
         self.row = 2 + self.scales + self.marginal
-        self.row_offset = 1 + self.mean + 11 + 3 * self.sums
+        # With two evaluations in a step: between them, the first and the gain of every block.
+        gain = self.factor // self.factor_shape[-1]
+        self.between = 1 + self.d + gain if method.evaluations == 2 else 0
+        self.row_offset = 1 + self.mean + 11 + 3 * self.sums + self.between
         self.state = self.row_offset + 2 + self.scales + self.mean + self.factor
         self.head = np.array(
             [
@@ -47,6 +50,7 @@ class Layout:
                 _JACOBIANS[method.jacobian],
                 diffusion.fixed,
                 diffusion.multivariate,
+                method.evaluations,
             ]
         )
         self.each = np.ones(self.d)
@@ -90,7 +94,7 @@ class Layout:
         step, error, control_accepted, rejected, status, attempted, accepted, reference = (
             numbers[i] for i in range(8)
         )
-        sums = numbers[11:].reshape(3, self.sums)
+        sums = numbers[11 : 11 + 3 * self.sums].reshape(3, self.sums)
         squares, log_det, terms = sums if self.multivariate else sums[:, 0]
         row = self._rows(state[None, self.row_offset :], self.factor_shape)
         return Solve(
@@ -162,9 +166,9 @@ _CODES = (Status.RUNNING, Status.SUCCESS, Status.STEP_TOO_SMALL, Status.NOT_FINI
 
 def pack(method: Method, solve: Solve) -> Array:
     """A solve as one vector (its prediction is filled in by the kernel)."""
-    control, evidence = solve.control, solve.evidence
+    control, evidence, layout = solve.control, solve.evidence, layout_of(method)
     parts = [
-        jnp.zeros(1 + layout_of(method).mean),
+        jnp.zeros(1 + layout.mean),
         control.h,
         control.error,
         control.accepted,
@@ -178,6 +182,7 @@ def pack(method: Method, solve: Solve) -> Array:
         evidence.squares,
         evidence.log_det,
         evidence.terms,
+        jnp.zeros(layout.between),
         solve.state.t,
         solve.state.h,
         solve.scale,

@@ -74,5 +74,6 @@ def supports(method: Method, control: Control) -> bool:
         type(diffusion) is DynamicDiffusion
         or (type(diffusion) is FixedDiffusion and not diffusion.needs_innovation)
     )
+    known = known and (method.evaluations == 1 or not isinstance(structure, Dense))
     small = structure.factor_shape[-1] <= _DENSE_LIMIT
     return known and small and type(control) in _CONTROLS and available()

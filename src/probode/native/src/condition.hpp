@@ -9,7 +9,7 @@ namespace PROBODE_ISA {
 
 // What the update of one block needs and gives.
 struct Block {
-  int n, width, columns;      // columns: how many residuals share the covariance (isotropic: d)
+  int n, width;
   const double* factor;       // (D, D)
   const double* change;       // of coordinates, per derivative
   const double* transition;   // (n, n), triangular
@@ -18,10 +18,10 @@ struct Block {
   double weight;              // c = T_0
   const double* jacobian;     // (width, width), or null for zero
   double* observation_noise;  // (width,), or null
-  const double* residual;     // (width, columns)
+  const double* residual;     // (width,)
   double* posterior;          // (D, D), may be the factor
-  double* correction;         // (D, columns)
-  double* whitened;           // (width, columns)
+  double* correction;         // (D,)
+  double* whitened;           // (width,)
   double* pivots;             // (width,)
   bool* blank;                // (width,)
   bool smoothed;              // whether the posterior will be smoothed
@@ -161,24 +161,16 @@ void condition_block(const Block& b, Scratch& scratch) {
   for (int a = 0; a < w; ++a) {
     const double pivot = stack[static_cast<long>(a) * length + a];
     b.pivots[a] = b.blank[a] ? 1.0 : std::fabs(pivot);
-    for (int p = 0; p < b.columns; ++p) {
-      double rest = b.residual[static_cast<long>(a) * b.columns + p];
-      for (int e = 0; e < a; ++e)
-        rest -= stack[static_cast<long>(e) * length + a] *
-                b.whitened[static_cast<long>(e) * b.columns + p];
-      b.whitened[static_cast<long>(a) * b.columns + p] = pivot == 0.0 ? 0.0 : rest / pivot;
-    }
+    double rest = b.residual[a];
+    for (int e = 0; e < a; ++e) rest -= stack[static_cast<long>(e) * length + a] * b.whitened[e];
+    b.whitened[a] = pivot == 0.0 ? 0.0 : rest / pivot;
   }
   for (int x = 0; x < size; ++x) {
     const int column = x < w ? values + x : x < 2 * w ? slopes + x - w : x + w;
-    double* out = b.correction + static_cast<long>(x) * b.columns;
-    for (int p = 0; p < b.columns; ++p) {
-      double sum = 0.0;
-      for (int a = 0; a < w; ++a)  // few: the innovation's rows
-        sum += stack[static_cast<long>(a) * length + column] *
-               b.whitened[static_cast<long>(a) * b.columns + p];
-      out[p] = sum;
-    }
+    double sum = 0.0;
+    for (int a = 0; a < w; ++a)  // few: the innovation's rows
+      sum += stack[static_cast<long>(a) * length + column] * b.whitened[a];
+    b.correction[x] = sum;
   }
 
   // The factor, triangular: no row for y', whose columns follow from those of y (R Hᵀ = 0).

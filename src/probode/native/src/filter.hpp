@@ -117,7 +117,30 @@ inline bool judge(const Settings& s, State& x, double* error, bool& failed) {
   return accepted;
 }
 
-// Condition on z = 0: the covariance work of a step. Writes the new row into `x.row`.
+// m⁻ - T g z for the derivatives from `first` to `last`; the gain g is a column per block.
+inline void correct(const Settings& s, const double* coords, const double* gain, const double* z,
+                    int first, int last, double* mean) {
+  const long d = s.d;
+  for (int i = first; i < last; ++i) {
+    double* row = mean + i * d;
+    if (s.structure == kBlockDiagonal) {
+      for (long k = 0; k < d; ++k) row[k] -= coords[i] * gain[k * s.n + i] * z[k];
+    } else {
+      const double common = coords[i] * gain[i];
+      for (long k = 0; k < d; ++k) row[k] -= common * z[k];
+    }
+  }
+}
+
+// What an observation adds to the evidence; `which`: the sum that it belongs to.
+inline void count(State& x, long which, double square_of_whitened, double pivot, bool blank, double times) {
+  x.squares[which] += blank ? 0.0 : square_of_whitened;
+  x.log_det[which] += times * 2.0 * std::log(pivot);
+  x.terms[which] += blank ? 0.0 : times;
+}
+
+// Condition on z = 0: the covariance work of a step. Writes the new row into `x.row`; its mean too, unless
+// a second evaluation is to follow: then y alone is corrected, in the prediction, for `finish`.
 inline void update(const Settings& s, State& x, const double* jacobian, const double* z,
                    const double* rounding, const double* scale, Scratch& scratch) {
   const int n = s.n, d = s.d, w = s.width(), size = s.block_size();
@@ -126,19 +149,20 @@ inline void update(const Settings& s, State& x, const double* jacobian, const do
   coordinates(s, h, coords);
   powers(*x.row.h / h, n, change);
 
-  const int residuals = s.structure == kIsotropic ? d : 1;
+  const bool shared = s.structure == kIsotropic, twice = s.evaluations == 2;
   thread_local std::vector<double> memory;
   thread_local std::vector<char> flags;
-  double* correction = room(memory, static_cast<size_t>(size + w) * residuals + 2 * d);
-  double* whitened = correction + static_cast<long>(size) * residuals;
-  double* pivots = whitened + static_cast<long>(w) * residuals;
+  double* corrections = room(memory, static_cast<size_t>(s.blocks()) * size + 3 * d);
+  double* whitened = corrections + static_cast<long>(s.blocks()) * size;
+  double* pivots = whitened + d;
   double* noise = pivots + d;
+  if (twice) corrections = x.gain;
   if (flags.size() < static_cast<size_t>(d)) flags.resize(d);
   bool* blank = reinterpret_cast<bool*>(flags.data());
 
   for (int block = 0; block < s.blocks(); ++block) {
     const double* block_jacobian = nullptr;
-    if (s.structure == kIsotropic) {
+    if (shared) {
       noise[0] = std::sqrt(sum_of_squares(rounding, d) / d);
     } else {
       for (int k = 0; k < w; ++k) noise[k] = rounding[block * w + k];
@@ -158,44 +182,54 @@ inline void update(const Settings& s, State& x, const double* jacobian, const do
     const double* block_scale = scale + (s.structure == kBlockDiagonal ? block : 0);
     // In place: the factor is not read any more when the posterior's is written.
     double* factor = x.row.factor + static_cast<long>(block) * size * size;
-    condition_block({n, w, residuals, factor, change, s.transition, block_scale, s.noise, coords[0],
-                     block_jacobian, s.fixed ? nullptr : noise, z + static_cast<long>(block) * w,
-                     factor, correction, whitened, pivots, blank, s.keep},
+    double* correction = corrections + static_cast<long>(block) * size;
+    // Of a block one component wide the correction for a residual of one is the gain: it serves all
+    // components that share the block, and both evaluations.
+    const double one = 1.0, *residual = w == 1 ? &one : z;
+    condition_block({n, w, factor, change, s.transition, block_scale, s.noise, coords[0],
+                     block_jacobian, s.fixed ? nullptr : noise, residual, factor, correction, whitened,
+                     pivots, blank, s.keep},
                     scratch);
 
-    if (s.structure == kIsotropic) {
-      for (int i = 0; i < n; ++i)
-        for (int k = 0; k < d; ++k)
-          x.predicted[static_cast<long>(i) * d + k] -= coords[i] * correction[static_cast<long>(i) * d + k];
-      const double squares = blank[0] ? 0.0 : sum_of_squares(whitened, d);
-      if (s.multivariate) {
-        for (int k = 0; k < d; ++k) {
-          x.squares[k] += blank[0] ? 0.0 : whitened[k] * whitened[k];
-          x.log_det[k] += 2.0 * std::log(pivots[0]);
-          x.terms[k] += blank[0] ? 0.0 : 1.0;
-        }
-      } else {
-        *x.squares += squares;
-        *x.log_det += d * 2.0 * std::log(pivots[0]);
-        *x.terms += blank[0] ? 0.0 : d;
-      }
+    if (shared && !s.multivariate) {
+      count(x, 0, square(whitened[0]) * sum_of_squares(z, d), pivots[0], blank[0], d);
+    } else if (w == 1) {
+      for (int k = shared ? 0 : block; k < (shared ? d : block + 1); ++k)
+        count(x, s.multivariate ? k : 0, square(whitened[0] * z[k]), pivots[0], blank[0], 1.0);
     } else {
-      for (int i = 0; i < n; ++i)
-        for (int k = 0; k < w; ++k)
-          x.predicted[static_cast<long>(i) * d + block * w + k] -= coords[i] * correction[i * w + k];
-      for (int a = 0; a < w; ++a) {
-        const int sum = s.multivariate ? block * w + a : 0;
-        x.squares[sum] += blank[a] ? 0.0 : whitened[a] * whitened[a];
-        x.log_det[sum] += 2.0 * std::log(pivots[a]);
-        x.terms[sum] += blank[a] ? 0.0 : 1.0;
-      }
+      for (int a = 0; a < w; ++a)
+        count(x, s.multivariate ? a : 0, square(whitened[a]), pivots[a], blank[a], 1.0);
     }
   }
+  if (w == 1) {
+    correct(s, coords, corrections, z, 0, twice ? 1 : n, x.predicted);
+  } else {
+    for (int i = 0; i < n; ++i)
+      for (int k = 0; k < w; ++k) x.predicted[i * w + k] -= coords[i] * corrections[i * w + k];
+  }
   *x.evidence_steps += 1.0;
-  std::memcpy(x.row.mean, x.predicted, sizeof(double) * s.state_size());
+  if (!twice) std::memcpy(x.row.mean, x.predicted, sizeof(double) * s.state_size());
   for (int k = 0; k < s.scales(); ++k) x.row.scale[k] = scale[k];
   *x.row.t = *x.t_next;
   *x.row.h = h;
+}
+
+// The second evaluation of a step, where the first has corrected y: the mean is corrected with it
+// instead, if it is finite.
+inline void finish(const Settings& s, State& x, const double* f, Scratch& scratch) {
+  const int n = s.n, d = s.d;
+  double coords[kMaxDerivatives];
+  coordinates(s, *x.row.h, coords);
+  double *z = room(scratch.small, 2 * static_cast<size_t>(d)), *change = z + d;
+  if (!all_finite(f, d)) f = x.first_slope;
+  for (int k = 0; k < d; ++k) {
+    z[k] = x.predicted[d + k] - f[k];
+    change[k] = x.first_slope[k] - f[k];
+  }
+  correct(s, coords, x.gain, change, 0, 1, x.predicted);
+  correct(s, coords, x.gain, z, 1, n, x.predicted);
+  std::memcpy(x.row.mean, x.predicted, sizeof(double) * s.state_size());
+  *x.waiting = 0.0;
 }
 
 // Keep the current row of the state as row `i` of a chunk.
@@ -213,12 +247,27 @@ inline void keep_row(const Settings& s, const State& x, double* rows, long i) {
     }
 }
 
-// Attempt the step whose evaluation (f, J) is given; propose the next. Whether to go on.
+// An accepted step has been taken.
+inline void arrive(const Settings& s, State& x, double* rows) {
+  *x.accepted += 1.0;
+  *x.count += 1.0;
+  if (s.keep) keep_row(s, x, rows, static_cast<long>(*x.count));
+  if (*x.status == s.running && *x.row.t == s.t1) *x.status = s.success;
+}
+
+// Attempt the step whose evaluation (f, J) is given, or finish the one whose second evaluation it is;
+// propose the next. Whether to go on.
 inline bool advance(const Settings& s, double* state, double* rows, const double* f,
                     const double* jacobian) {
   State x(s, state);
   Scratch& scratch = Scratch::mine();
   const int d = s.d;
+  if (s.evaluations == 2 && *x.waiting != 0.0) {
+    finish(s, x, f, scratch);
+    arrive(s, x, rows);
+    propose(s, x);
+    return goes_on(s, x);
+  }
   const double h = *x.t_next - *x.row.t;
   double coords[kMaxDerivatives];
   coordinates(s, h, coords);
@@ -254,16 +303,16 @@ inline bool advance(const Settings& s, double* state, double* rows, const double
   const bool still = *x.t_next == *x.row.t;
   const bool accepted = judge(s, x, error, failed);
   *x.attempted += 1.0;
+  if (failed) *x.status = finite || still ? s.step_too_small : s.not_finite;
   if (accepted) {
     update(s, x, jacobian, z, rounding, scale, scratch);
-    *x.accepted += 1.0;
-    *x.count += 1.0;
-    if (s.keep) keep_row(s, x, rows, static_cast<long>(*x.count));
+    if (s.evaluations == 2) {
+      std::memcpy(x.first_slope, f, sizeof(double) * d);
+      *x.waiting = 1.0;
+      return true;
+    }
+    arrive(s, x, rows);
   }
-  if (failed)
-    *x.status = finite || still ? s.step_too_small : s.not_finite;
-  else
-    *x.status = accepted && *x.row.t == s.t1 ? s.success : s.running;
   propose(s, x);
   return goes_on(s, x);
 }

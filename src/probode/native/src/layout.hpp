@@ -17,6 +17,7 @@ struct Settings {
   Structure structure;
   int n, d;
   JacobianKind jacobian;
+  int evaluations;  // of the vector field in an accepted step: 1 or 2
   Control control;
   bool fixed, multivariate, keep;
   double t1, rho, eta_min, eta_max, min_step, max_step, integral, proportional;
@@ -34,27 +35,28 @@ struct Settings {
     jacobian = static_cast<JacobianKind>(static_cast<int>(x[3]));
     fixed = x[4] != 0.0;
     multivariate = x[5] != 0.0;
-    control = static_cast<Control>(static_cast<int>(x[6]));
-    running = static_cast<int>(x[7]);
-    success = static_cast<int>(x[8]);
-    step_too_small = static_cast<int>(x[9]);
-    not_finite = static_cast<int>(x[10]);
-    t1 = x[11];
-    rho = x[12];
-    eta_min = x[13];
-    eta_max = x[14];
-    min_step = x[15];
-    max_step = x[16];
-    integral = x[17];
-    proportional = x[18];
-    wanted = static_cast<long>(x[19]);
-    last_attempt = static_cast<long>(x[20]);
-    seconds = x[21];
-    keep = x[22] != 0.0;
-    start = x[23];
-    size = x[24];
-    points = static_cast<long>(x[25]);
-    rtol = x + 26;
+    evaluations = static_cast<int>(x[6]);
+    control = static_cast<Control>(static_cast<int>(x[7]));
+    running = static_cast<int>(x[8]);
+    success = static_cast<int>(x[9]);
+    step_too_small = static_cast<int>(x[10]);
+    not_finite = static_cast<int>(x[11]);
+    t1 = x[12];
+    rho = x[13];
+    eta_min = x[14];
+    eta_max = x[15];
+    min_step = x[16];
+    max_step = x[17];
+    integral = x[18];
+    proportional = x[19];
+    wanted = static_cast<long>(x[20]);
+    last_attempt = static_cast<long>(x[21]);
+    seconds = x[22];
+    keep = x[23] != 0.0;
+    start = x[24];
+    size = x[25];
+    points = static_cast<long>(x[26]);
+    rtol = x + 27;
     atol = rtol + d;
     transition = atol + d;
     noise = transition + n * n;
@@ -103,6 +105,9 @@ struct State {
   double *t_next, *step, *error, *control_accepted, *rejected, *status, *attempted, *accepted;
   double *reference, *count, *deadline;
   double *evidence_steps, *squares, *log_det, *terms;
+  // With two evaluations in a step: whether the second is waited for, the first, and the gain that
+  // corrects with both, per block.
+  double *waiting, *first_slope, *gain;
   Row row;
 
   State(const Settings& s, double* x) : row(s, x + row_offset(s)) {
@@ -123,9 +128,15 @@ struct State {
     squares = rest + 11;
     log_det = squares + s.sums();
     terms = log_det + s.sums();
+    waiting = terms + s.sums();
+    first_slope = waiting + 1;
+    gain = first_slope + s.d;
   }
 
-  static long row_offset(const Settings& s) { return 1 + s.state_size() + 11 + 3L * s.sums(); }
+  static long row_offset(const Settings& s) {
+    const long between = s.evaluations == 2 ? 1 + s.d + static_cast<long>(s.n) * s.blocks() : 0;
+    return 1 + s.state_size() + 11 + 3L * s.sums() + between;
+  }
 };
 
 }  // namespace PROBODE_ISA

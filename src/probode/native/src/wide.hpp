@@ -175,23 +175,18 @@ struct Wide {
 
   // Whitened residual, correction and posterior factor, from the rows of the decomposition.
   void write() const {
-    const long columns = b.columns;
     for (int a = 0; a < w; ++a) {
       b.pivots[a] = row(s, a)[a];
       b.blank[a] = false;
-      for (long p = 0; p < columns; ++p) {
-        double rest = b.residual[a * columns + p];
-        for (int e = 0; e < a; ++e) rest -= row(s, e)[a] * b.whitened[e * columns + p];
-        b.whitened[a * columns + p] = rest / b.pivots[a];
-      }
+      double rest = b.residual[a];
+      for (int e = 0; e < a; ++e) rest -= row(s, e)[a] * b.whitened[e];
+      b.whitened[a] = rest / b.pivots[a];
     }
     for (int x = 0; x < size; ++x) {
       const int column = x < w ? x + w : x < 2 * w ? whole + x - w : x;
-      for (long p = 0; p < columns; ++p) {
-        double sum = 0.0;
-        for (int a = 0; a < w; ++a) sum += row(s, a)[column] * b.whitened[a * columns + p];
-        b.correction[x * columns + p] = sum;
-      }
+      double sum = 0.0;
+      for (int a = 0; a < w; ++a) sum += row(s, a)[column] * b.whitened[a];
+      b.correction[x] = sum;
     }
     // No rows for y', whose columns follow from those of y (R Hᵀ = 0).
     std::memset(b.posterior, 0, sizeof(double) * static_cast<size_t>(size) * size);
