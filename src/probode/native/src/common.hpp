@@ -45,6 +45,11 @@ inline Number larger(Number a, Number b) { return a > b || a != a ? a : b; }
 template <typename Number>
 inline Number smaller(Number a, Number b) { return a < b || a != a ? a : b; }
 
+// The same in lanes.
+inline Lane absolute(Lane x) { return x < 0.0 ? -x : x; }
+
+inline Lane largest(Lane a, Lane b) { return (a > b) | (a != a) ? a : b; }
+
 inline double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }

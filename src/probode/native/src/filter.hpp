@@ -8,13 +8,19 @@
 namespace probode {
 namespace PROBODE_ISA {
 
+// sqrt(H Q̃ Hᵀ) of one component whose slope has no Jacobian.
+inline double plain_deviation(const Settings& s) {
+  const double l10 = s.noise[1], l11 = s.noise[s.n + 1];
+  return std::sqrt(l10 * l10 + l11 * l11);
+}
+
 // Whiten z with H Q̃ Hᵀ: a decomposition of [l10 I - c l00 Jᵀ; l11 I]. Also sqrt(diag(H Q̃ Hᵀ)).
 inline void local_noise(const Settings& s, double weight, const double* jacobian, const double* z,
                         Scratch& scratch, double* whitened, double* std_dev) {
   const int n = s.n, d = s.d;
   const double l00 = s.noise[0], l10 = s.noise[1], l11 = s.noise[n + 1];
   if (s.jacobian == kNone) {
-    const double std = std::sqrt(l10 * l10 + l11 * l11);
+    const double std = plain_deviation(s);
     for (int k = 0; k < d; ++k) {
       std_dev[k] = std;
       whitened[k] = z[k] / std;
@@ -77,22 +83,47 @@ inline bool goes_on(const Settings& s, const State& x) {
          (std::isinf(s.seconds) || seconds_now() < *x.deadline);
 }
 
-// What the control says of a step: whether it is accepted, and the length of the next. `error` is
-// then in units of the tolerance.
-inline bool judge(const Settings& s, State& x, double* error, bool& failed) {
+// An estimate of the local error: one for each component, or the same for all.
+struct Errors {
+  const double* each;  // null: all have the common one
+  double common;
+
+  double operator[](long k) const { return each ? each[k] : common; }
+  bool finite(long d) const { return each ? all_finite(each, d) : std::isfinite(common); }
+
+  // Σ (error / tolerance)², in lanes.
+  double squares(const Settings& s, const State& x) const {
+    const long d = s.d;
+    const double *before = x.row.mean, *after = x.predicted;
+    Lane sums = {};
+    long k = 0;
+    for (; k + kLane <= d; k += kLane) {
+      const Lane size = largest(absolute(load(before + k)), absolute(load(after + k)));
+      const Lane tolerance = load(s.atol + k) + load(s.rtol + k) * size;
+      const Lane ratio = (each ? load(each + k) : Lane{} + common) / tolerance;
+      sums += ratio * ratio;
+    }
+    double sum = 0.0;
+    for (int c = 0; c < kLane; ++c) sum += sums[c];
+    for (; k < d; ++k) {
+      const double size = larger(std::fabs(before[k]), std::fabs(after[k]));
+      sum += square((*this)[k] / (s.atol[k] + s.rtol[k] * size));
+    }
+    return sum;
+  }
+};
+
+// What the control says of a step: whether it is accepted, and the length of the next.
+inline bool judge(const Settings& s, State& x, const Errors& error, bool& failed) {
   if (s.control == kConstantStep || s.control == kGrid) {
-    const bool finite = all_finite(error, s.d) && all_finite(x.predicted, s.d);
+    const bool finite = error.finite(s.d) && all_finite(x.predicted, s.d);
     *x.control_accepted += finite;
     *x.rejected = finite ? 0.0 : 1.0;
     failed = !finite;
     return finite;
   }
   const double h = *x.t_next - *x.row.t;
-  for (int k = 0; k < s.d; ++k) {
-    const double size = larger(std::fabs(x.row.mean[k]), std::fabs(x.predicted[k]));
-    error[k] /= s.atol[k] + s.rtol[k] * size;
-  }
-  const double norm = std::sqrt(sum_of_squares(error, s.d) / s.d);
+  const double norm = std::sqrt(error.squares(s, x) / s.d);
   const bool accepted = norm <= 1.0, finite = std::isfinite(norm);
   const double bounded = finite ? std::max(norm, 1e-10) : 1.0;
   const double power = 1.0 / s.n;
@@ -119,15 +150,16 @@ inline bool judge(const Settings& s, State& x, double* error, bool& failed) {
 
 // m⁻ - T g z for the derivatives from `first` to `last`; the gain g is a column per block.
 inline void correct(const Settings& s, const double* coords, const double* gain, const double* z,
-                    int first, int last, double* mean) {
+                    int first, int last, const double* predicted, double* mean) {
   const long d = s.d;
   for (int i = first; i < last; ++i) {
-    double* row = mean + i * d;
+    const double* from = predicted + i * d;
+    double* to = mean + i * d;
     if (s.structure == kBlockDiagonal) {
-      for (long k = 0; k < d; ++k) row[k] -= coords[i] * gain[k * s.n + i] * z[k];
+      for (long k = 0; k < d; ++k) to[k] = from[k] - coords[i] * gain[k * s.n + i] * z[k];
     } else {
       const double common = coords[i] * gain[i];
-      for (long k = 0; k < d; ++k) row[k] -= common * z[k];
+      for (long k = 0; k < d; ++k) to[k] = from[k] - common * z[k];
     }
   }
 }
@@ -162,11 +194,7 @@ inline void update(const Settings& s, State& x, const double* jacobian, const do
 
   for (int block = 0; block < s.blocks(); ++block) {
     const double* block_jacobian = nullptr;
-    if (shared) {
-      noise[0] = std::sqrt(sum_of_squares(rounding, d) / d);
-    } else {
-      for (int k = 0; k < w; ++k) noise[k] = rounding[block * w + k];
-    }
+    for (int k = 0; k < w; ++k) noise[k] = rounding[block * w + k];
     thread_local std::vector<double> dense;
     if (s.jacobian == kFull) block_jacobian = jacobian;
     if (s.jacobian == kDiagonal) {
@@ -201,14 +229,16 @@ inline void update(const Settings& s, State& x, const double* jacobian, const do
         count(x, s.multivariate ? a : 0, square(whitened[a]), pivots[a], blank[a], 1.0);
     }
   }
-  if (w == 1) {
-    correct(s, coords, corrections, z, 0, twice ? 1 : n, x.predicted);
+  if (twice) {
+    correct(s, coords, corrections, z, 0, 1, x.predicted, x.predicted);
+  } else if (w == 1) {
+    correct(s, coords, corrections, z, 0, n, x.predicted, x.row.mean);
   } else {
     for (int i = 0; i < n; ++i)
-      for (int k = 0; k < w; ++k) x.predicted[i * w + k] -= coords[i] * corrections[i * w + k];
+      for (int k = 0; k < w; ++k)
+        x.row.mean[i * w + k] = x.predicted[i * w + k] - coords[i] * corrections[i * w + k];
   }
   *x.evidence_steps += 1.0;
-  if (!twice) std::memcpy(x.row.mean, x.predicted, sizeof(double) * s.state_size());
   for (int k = 0; k < s.scales(); ++k) x.row.scale[k] = scale[k];
   *x.row.t = *x.t_next;
   *x.row.h = h;
@@ -226,10 +256,36 @@ inline void finish(const Settings& s, State& x, const double* f, Scratch& scratc
     z[k] = x.predicted[d + k] - f[k];
     change[k] = x.first_slope[k] - f[k];
   }
-  correct(s, coords, x.gain, change, 0, 1, x.predicted);
-  correct(s, coords, x.gain, z, 1, n, x.predicted);
-  std::memcpy(x.row.mean, x.predicted, sizeof(double) * s.state_size());
+  correct(s, coords, x.gain, change, 0, 1, x.predicted, x.row.mean);
+  correct(s, coords, x.gain, z, 1, n, x.predicted, x.row.mean);
   *x.waiting = 0.0;
+}
+
+// z = y' - f and the level of rounding in it, ε (|y'| + |f|): one for each component, or, where they share
+// a block, the root of its mean square.
+inline void observe(const Settings& s, const double* slope, const double* f, double* z, double* rounding) {
+  const long d = s.d;
+  if (s.structure != kIsotropic) {
+    for (long k = 0; k < d; ++k) {
+      z[k] = slope[k] - f[k];
+      rounding[k] = kEpsilon * (std::fabs(slope[k]) + std::fabs(f[k]));
+    }
+    return;
+  }
+  Lane sums = {};
+  long k = 0;
+  for (; k + kLane <= d; k += kLane) {
+    const Lane a = load(slope + k), b = load(f + k), size = absolute(a) + absolute(b);
+    store(z + k, a - b);
+    sums += size * size;
+  }
+  double sum = 0.0;
+  for (int c = 0; c < kLane; ++c) sum += sums[c];
+  for (; k < d; ++k) {
+    z[k] = slope[k] - f[k];
+    sum += square(std::fabs(slope[k]) + std::fabs(f[k]));
+  }
+  rounding[0] = kEpsilon * std::sqrt(sum / d);
 }
 
 // Keep the current row of the state as row `i` of a chunk.
@@ -274,17 +330,18 @@ inline bool advance(const Settings& s, double* state, double* rows, const double
 
   double* z = room(scratch.small, 6 * static_cast<size_t>(d));
   double *rounding = z + d, *whitened = rounding + d, *deviation = whitened + d;
-  double *scale = deviation + d, *error = scale + d;
-  for (int k = 0; k < d; ++k) {
-    const double slope = x.predicted[d + k];
-    z[k] = slope - f[k];
-    rounding[k] = kEpsilon * (std::fabs(slope) + std::fabs(f[k]));
-  }
-  local_noise(s, coords[0], jacobian, z, scratch, whitened, deviation);
+  double *scale = deviation + d, *each = scale + d;
+  observe(s, x.predicted + d, f, z, rounding);
 
+  // Components that share a block, and one diffusion, have the same noise and the same error.
+  const bool alike = s.structure == kIsotropic && !s.multivariate;
+  if (!alike) local_noise(s, coords[0], jacobian, z, scratch, whitened, deviation);
+  const double plain = plain_deviation(s);
+  const double common = alike ? std::sqrt(sum_of_squares(z, d) / d) / plain
+                              : std::sqrt(sum_of_squares(whitened, d) / d);
   const double unit = s.fixed ? noise_scale(s, h / *x.reference) : 1.0;
-  const double common = std::sqrt(sum_of_squares(whitened, d) / d);
-  for (int k = 0; k < d; ++k) {
+  Errors error{alike ? nullptr : each, 0.0};
+  for (int k = 0; k < (alike ? 1 : d); ++k) {
     const double local = s.multivariate ? std::fabs(whitened[k]) : common;
     double error_scale = local;
     if (s.fixed) {
@@ -295,9 +352,9 @@ inline bool advance(const Settings& s, double* state, double* rows, const double
       error_scale = larger(local, unit * std::sqrt(mean_square));
     }
     scale[k] = s.fixed ? unit : local;
-    error[k] = std::fabs(h) * error_scale * deviation[k];
+    (alike ? error.common : each[k]) = std::fabs(h) * error_scale * (alike ? plain : deviation[k]);
   }
-  const bool finite = all_finite(error, d);
+  const bool finite = error.finite(d);
 
   bool failed = false;
   const bool still = *x.t_next == *x.row.t;
