@@ -12,24 +12,26 @@ from mpmath import mp, mpf
 from oracle import (
     DIFFUSIONS,
     LINEARIZATIONS,
+    Array,
+    OracleSolution,
+    log_density,
+    mp_array,
+    process_noise,
+    solve,
+    solve_psd,
+    to_numpy,
+    transition,
+)
+from oracle_problems import (
     LOGISTIC,
     LOTKA_VOLTERRA,
     PROBLEMS,
-    Array,
-    OracleSolution,
     Problem,
     Series,
     cos,
     exp,
-    log_density,
-    mp_array,
-    process_noise,
     sin,
-    solve,
-    solve_psd,
     taylor_start,
-    to_numpy,
-    transition,
 )
 
 COMBINATIONS = [
