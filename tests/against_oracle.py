@@ -12,6 +12,7 @@ from functools import cache, partial
 import jax.numpy as jnp
 import numpy as np
 import oracle
+import oracle_problems
 import pytest
 from oracle import to_numpy
 
@@ -69,7 +70,7 @@ def solve_both(problem: str, linearization: str, diffusion: str, order: int) -> 
     size, number = STEPS[order]
     steps = size * np.random.default_rng(order).uniform(0.7, 1.3, number)
     grid = np.concatenate([[0.0], np.cumsum(steps)])
-    exact = oracle.PROBLEMS[problem]
+    exact = oracle_problems.PROBLEMS[problem]
     judge = oracle.solve(
         exact.f, exact.jac, grid, exact.start(order), order, linearization, diffusion
     )

@@ -26,3 +26,9 @@ def _optimisation(request):
     yield
     if optimised:
         jax.config.update(SWITCH.lower(), os.environ[SWITCH] == "1")
+
+
+@pytest.fixture
+def jax_as_it_comes():
+    """For tests about JAX as it comes: 32 bits, unless one asks for more."""
+    assert not jax.config.jax_enable_x64

@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 import oracle
+import oracle_problems
 import pytest
 from oracle import to_numpy
 
@@ -118,7 +119,7 @@ def test_samples_have_the_moments_of_the_posterior(name, where):
 def test_samples_are_correlated_in_time_as_the_oracle_says(name):
     solver = SOLVERS[name]
     grid = np.linspace(0.0, 1.0, 11)
-    exact = oracle.LOTKA_VOLTERRA
+    exact = oracle_problems.LOTKA_VOLTERRA
     judge = oracle.solve(
         exact.f,
         exact.jac,

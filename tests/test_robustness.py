@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 import oracle
+import oracle_problems
 import pytest
 from oracle import mpf, to_numpy
 
@@ -126,7 +127,7 @@ def test_every_start_reaches_the_solution(initialization, diffusion):
 
 def test_a_diffuse_start_is_what_the_oracle_conditions_on():
     order, grid = 3, np.linspace(0.0, 0.5, 6)
-    exact = oracle.LOTKA_VOLTERRA
+    exact = oracle_problems.LOTKA_VOLTERRA
     mean = np.zeros((order + 1, 2))
     mean[0], mean[1] = exact.y0, [float(v) for v in exact.f(0, list(exact.y0))]
     variances = np.repeat([0.0, 0.0, 1.0, 1.0], 2)
@@ -146,7 +147,7 @@ def test_a_runge_kutta_start_knows_its_derivatives_within_a_few_standard_deviati
     posterior = lotka_volterra(
         solver=EK1(5, initialization="runge-kutta"), smooth=False, control=PIControl(1e-6, 1e-8)
     )
-    exact = to_numpy(oracle.LOTKA_VOLTERRA.start(5))
+    exact = to_numpy(oracle_problems.LOTKA_VOLTERRA.start(5))
     for k in range(2, 6):
         start = posterior.derivative(0.0, k)
         assert np.all(np.abs(start.mean - exact[k]) < 20 * start.std)

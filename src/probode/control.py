@@ -12,8 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from probode.first_step import Known, from_derivatives, from_evaluations, highest_known
-from probode.linearize import VectorField
+from probode.first_step import Outset, from_derivatives, from_evaluations, highest_known
 from probode.record import checked_record, record, unchecked
 
 _SMALLEST_ERROR = 1e-10
@@ -38,6 +37,17 @@ class ControlState(NamedTuple):
     """Accepted steps so far."""
     rejected: Array
     """Whether the last attempt was rejected."""
+
+
+class Tried(NamedTuple):
+    """A step to be judged: from ``y0`` at ``t0`` to ``y1`` at ``t1``."""
+
+    t0: Array
+    t1: Array
+    y0: Array
+    y1: Array
+    error: Array
+    """Estimate of its local error."""
 
 
 class Verdict(NamedTuple):
@@ -68,29 +78,12 @@ class Control:
         left = t1 - t
         return jnp.where(jnp.abs(state.h) * _STRETCH >= jnp.abs(left), t1, t + state.h)
 
-    def judge(
-        self,
-        state: ControlState,
-        error: Array,
-        t: Array,
-        t_next: Array,
-        y0: Array,
-        y1: Array,
-        q: int,
-    ) -> Verdict:
-        """Accept or reject a step with this local error; propose the next."""
+    def judge(self, state: ControlState, tried: Tried, q: int) -> Verdict:
+        """Accept or reject a step of a method of order ``q``; propose the next."""
         raise NotImplementedError
 
-    def initial_step(
-        self,
-        field: VectorField,
-        t0: Array,
-        t1: Array,
-        y0: Array,
-        q: int,
-        known: Known | None = None,
-    ) -> Array:
-        """Signed length of the first step; with what is ``known`` no evaluation is needed."""
+    def initial_step(self, outset: Outset) -> Array:
+        """Signed length of the first step."""
         raise NotImplementedError
 
     def start_evaluations(self, q: int, exact: bool) -> int:
@@ -160,26 +153,18 @@ class PControl(Control):
         """Proposed change of the step size, before safety and limits."""
         return error ** (-1.0 / (q + 1))
 
-    def judge(
-        self,
-        state: ControlState,
-        error: Array,
-        t: Array,
-        t_next: Array,
-        y0: Array,
-        y1: Array,
-        q: int,
-    ) -> Verdict:
+    def judge(self, state: ControlState, tried: Tried, q: int) -> Verdict:
         """Accept if the norm is at most one. NaN compares false with everything: a rejection."""
-        norm = jax.lax.stop_gradient(error_norm(error, y0, y1, self.rtol, self.atol))
-        h = jax.lax.stop_gradient(t_next - t)
+        norm = error_norm(tried.error, tried.y0, tried.y1, self.rtol, self.atol)
+        norm = jax.lax.stop_gradient(norm)
+        h = jax.lax.stop_gradient(tried.t1 - tried.t0)
         accepted = norm <= 1.0
         finite = jnp.isfinite(norm)
         bounded = jnp.where(finite, jnp.maximum(norm, _SMALLEST_ERROR), 1.0)
         factor = jnp.clip(self.rho * self.factor(bounded, state, q), self.eta_min, self.eta_max)
         factor = jnp.where(finite, factor, self.eta_min)
         size = jnp.abs(h) * factor
-        smallest = jnp.maximum(_spacing(t), self.min_step)
+        smallest = jnp.maximum(_spacing(tried.t0), self.min_step)
         # A step is tried once more at the smallest length (which rounding may make a bit longer).
         failed = ~accepted & (size < smallest) & (jnp.abs(h) <= 1.5 * smallest)
         failed = failed | (~accepted & (size < jnp.finfo(jnp.float64).tiny)) | (h == 0.0)
@@ -192,26 +177,18 @@ class PControl(Control):
         )
         return Verdict(accepted, following, failed)
 
-    def initial_step(
-        self,
-        field: VectorField,
-        t0: Array,
-        t1: Array,
-        y0: Array,
-        q: int,
-        known: Known | None = None,
-    ) -> Array:
+    def initial_step(self, outset: Outset) -> Array:
         """See :mod:`probode.first_step`; or the length that was given."""
-        span = t1 - t0
+        span = outset.span
         direction = jnp.where(span < 0, -1.0, 1.0)
         if self.first_step is not None:
             size = self.first_step
-        elif known is not None:
-            size = from_derivatives(known, span, self.rtol, self.atol)
+        elif outset.known is not None:
+            size = from_derivatives(outset.known, span, self.rtol, self.atol)
         else:
-            size = from_evaluations(field, t0, span, y0, self.rtol, self.atol, q)
+            size = from_evaluations(outset, self.rtol, self.atol)
         size = jnp.clip(size, self.min_step, self.max_step)
-        size = jnp.minimum(jnp.maximum(size, _spacing(t0)), jnp.abs(span))
+        size = jnp.minimum(jnp.maximum(size, _spacing(outset.t0)), jnp.abs(span))
         return direction * jax.lax.stop_gradient(size)
 
     def start_evaluations(self, q: int, exact: bool) -> int:
@@ -266,30 +243,13 @@ class ConstantStep(Control):
         beyond = (following - t1) * state.h > 0.0
         return jnp.where(reached | beyond, t1, following)
 
-    def initial_step(
-        self,
-        field: VectorField,
-        t0: Array,
-        t1: Array,
-        y0: Array,
-        q: int,
-        known: Known | None = None,
-    ) -> Array:
+    def initial_step(self, outset: Outset) -> Array:
         """The length, with the sign of the direction of integration."""
-        return jnp.where(t1 < t0, -self.size, self.size)
+        return jnp.where(outset.t1 < outset.t0, -self.size, self.size)
 
-    def judge(
-        self,
-        state: ControlState,
-        error: Array,
-        t: Array,
-        t_next: Array,
-        y0: Array,
-        y1: Array,
-        q: int,
-    ) -> Verdict:
+    def judge(self, state: ControlState, tried: Tried, q: int) -> Verdict:
         """Accept whatever is finite."""
-        return _accept_finite(state, error, y1)
+        return _accept_finite(state, tried)
 
 
 @record
@@ -298,15 +258,7 @@ class GridSteps(Control):
 
     grid: Float[Array, " N"]
 
-    def initial_step(
-        self,
-        field: VectorField,
-        t0: Array,
-        t1: Array,
-        y0: Array,
-        q: int,
-        known: Known | None = None,
-    ) -> Array:
+    def initial_step(self, outset: Outset) -> Array:
         """Length of the first interval."""
         return self.grid[1] - self.grid[0]
 
@@ -314,18 +266,9 @@ class GridSteps(Control):
         """The next point of the grid."""
         return self.grid[jnp.minimum(state.accepted + 1, self.grid.shape[0] - 1)]
 
-    def judge(
-        self,
-        state: ControlState,
-        error: Array,
-        t: Array,
-        t_next: Array,
-        y0: Array,
-        y1: Array,
-        q: int,
-    ) -> Verdict:
+    def judge(self, state: ControlState, tried: Tried, q: int) -> Verdict:
         """Accept whatever is finite."""
-        return _accept_finite(state, error, y1)
+        return _accept_finite(state, tried)
 
 
 def _spacing(t: Array) -> Array:
@@ -333,8 +276,8 @@ def _spacing(t: Array) -> Array:
     return 10.0 * jnp.finfo(jnp.float64).eps * jnp.abs(t)
 
 
-def _accept_finite(state: ControlState, error: Array, y1: Array) -> Verdict:
-    finite = jnp.all(jnp.isfinite(error)) & jnp.all(jnp.isfinite(y1))
+def _accept_finite(state: ControlState, tried: Tried) -> Verdict:
+    finite = jnp.all(jnp.isfinite(tried.error)) & jnp.all(jnp.isfinite(tried.y1))
     following = state._replace(accepted=state.accepted + finite, rejected=~finite)
     return Verdict(finite, following, ~finite)
 

@@ -43,6 +43,23 @@ class Known(NamedTuple):
     """The first step in parts of what steps settle to."""
 
 
+class Outset(NamedTuple):
+    """Where a solve begins: what its first step is chosen from."""
+
+    field: VectorField
+    t0: Array
+    t1: Array
+    y0: Array
+    order: int
+    known: Known | None = None
+    """``None``: ``field`` has to be evaluated."""
+
+    @property
+    def span(self) -> Array:
+        """The interval's length, with the sign of the direction."""
+        return self.t1 - self.t0
+
+
 def highest_known(q: int) -> int:
     """The derivative up to which a first step asks: ``q + 1``, but none of ``f`` at order 1.
 
@@ -89,13 +106,12 @@ def from_derivatives(known: Known, span: Array, rtol: Array, atol: Array) -> Arr
     return jnp.where(jnp.isfinite(size), size, jnp.where(jnp.isfinite(shortest), shortest, 1.0))
 
 
-def from_evaluations(
-    field: VectorField, t0: Array, span: Array, y0: Array, rtol: Array, atol: Array, q: int
-) -> Array:
+def from_evaluations(outset: Outset, rtol: Array, atol: Array) -> Array:
     """Hairer, Nørsett & Wanner, Section II.4.
 
     A step for which an explicit Euler step is harmless and the error of order q+1 acceptable.
     """
+    field, t0, y0, span = outset.field, outset.t0, outset.y0, outset.span
     norm = _norm(y0, rtol, atol)
     f0 = field(t0, y0)
     d0, d1 = norm(y0), norm(f0)
@@ -112,7 +128,7 @@ def from_evaluations(
     h1 = jnp.where(
         flat,
         jnp.maximum(1e-6, h0 * 1e-3),
-        (0.01 / jnp.where(flat, 1.0, largest)) ** (1.0 / (q + 1)),
+        (0.01 / jnp.where(flat, 1.0, largest)) ** (1.0 / (outset.order + 1)),
     )
     size = jnp.minimum(100 * h0, h1)
     return jnp.where(jnp.isfinite(size) & (size > 0), size, 1e-6)

@@ -21,6 +21,7 @@ from probode.compile import compiled
 from probode.control import Control, ControlState, PControl
 from probode.diffusion import Evidence
 from probode.engine import Monitor
+from probode.first_step import Outset
 from probode.initial import RungeKuttaStart, Start, fit_derivatives
 from probode.loop import Chunk, Counts, Rows, Solve
 from probode.native import driver
@@ -179,8 +180,8 @@ def begin_on_host(
         evaluations += 1
         control = replace(control, first_step=np.asarray(size))
     no_field: Any = None
-    span = (jnp.asarray(t0), jnp.asarray(t1))
-    h = control.initial_step(no_field, *span, jnp.asarray(y0), method.prior.order)
+    begin, end, y = map(jnp.asarray, (t0, t1, y0))
+    h = control.initial_step(Outset(no_field, begin, end, y, method.prior.order))
     start = _start(field.function, t0, t1 - t0, y0, f0, float(h), method.prior.order)
     return start, control, evaluations + RungeKuttaStart().evaluations(method.prior.order) - 1
 

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from probode import rational
 from probode.errors import check_choice
 from probode.linearize import VectorField
 from probode.taylor import derivatives
@@ -170,25 +171,11 @@ def _hermite_derivatives(steps: int, order: int) -> np.ndarray:
         rows.append(
             [Fraction(k) * Fraction(node) ** (k - 1) if k > 0 else Fraction(0) for k in range(size)]
         )
-    inverse = _invert(rows)
+    inverted = rational.inverse(rows)
     weights = np.zeros((order + 1, size))
     for k in range(min(order + 1, size)):
-        weights[k] = [float(factorial(k) * entry) for entry in inverse[k]]
+        weights[k] = [float(factorial(k) * entry) for entry in inverted[k]]
     return weights
-
-
-def _invert(matrix: list[list[Fraction]]) -> list[list[Fraction]]:
-    """Gauss-Jordan elimination in rational numbers."""
-    n = len(matrix)
-    rows = [row + [Fraction(i == j) for j in range(n)] for i, row in enumerate(matrix)]
-    for j in range(n):
-        pivot = next(i for i in range(j, n) if rows[i][j] != 0)
-        rows[j], rows[pivot] = rows[pivot], rows[j]
-        rows[j] = [entry / rows[j][j] for entry in rows[j]]
-        for i in range(n):
-            if i != j and rows[i][j] != 0:
-                rows[i] = [a - rows[i][j] * b for a, b in zip(rows[i], rows[j], strict=True)]
-    return [row[n:] for row in rows]
 
 
 Initialization = TaylorStart | RungeKuttaStart | DiffuseStart

@@ -1,5 +1,6 @@
 """What ``solve_ivp`` solves with: the method and order asked for, or chosen."""
 
+from collections import deque
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -95,50 +96,35 @@ def solvers_for(
 
 def say_if_unstable(
     posterior: Posterior,
-    function: Callable[..., Any],
+    plain: Callable[..., Any],
     embedding: Embedding,
     fun: Callable[..., Any],
 ) -> None:
     """Tell the user of EK0 once when its steps were limited by stability, not by the tolerance.
 
-    A function is looked at once for an order and a number of steps: its evaluations take longer
-    than a solve does.
+    ``plain(t, y)`` computes what the user's ``fun`` does. A function is looked at once for an order
+    and a number of steps: its evaluations take longer than a solve does.
     """
     solver, steps = posterior.solver, int(posterior.stats.accepted)
     if not isinstance(solver, EK0) or steps < _MANY_STEPS:
         return
     case = (getattr(fun, "__code__", type(fun)), solver.name, round(np.log2(steps)))
-    if not _LOOKED_AT.first(case):
+    if case in _LOOKED_AT:
         return
+    _LOOKED_AT.append(case)
     nodes = np.linspace(0.1, 0.9, 5) * len(posterior.t)
     limited = []
     for i in nodes.astype(int):
         y = embedding.values(np.asarray(posterior.mean)[i : i + 1])[0]
         with double_precision():
-            rate = choice.spectral_radius(function, float(posterior.t[i]), y)
+            rate = choice.spectral_radius(plain, float(posterior.t[i]), y)
         step = float(posterior.step_sizes[i - 1])
         limited.append(choice.is_limited_by_stability(solver, step, rate))
     if 2 * sum(limited) > len(limited):
         _hint(getattr(fun, "__name__", "the function"), solver)
 
 
-class _Cases:
-    """What was met before; only the latest are remembered."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._met: dict[Any, None] = {}
-
-    def first(self, case: Any) -> bool:
-        """Whether a case is new."""
-        new = case not in self._met
-        self._met[case] = None
-        if len(self._met) > self._most:
-            self._met.pop(next(iter(self._met)))
-        return new
-
-
-_LOOKED_AT = _Cases(256)
+_LOOKED_AT: deque[Any] = deque(maxlen=256)
 
 
 @lru_cache(maxsize=256)

@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from probode.control import Control, ControlState
+from probode.control import Control, ControlState, Tried
 from probode.diffusion import Evidence
-from probode.first_step import Known, highest_known, part_of_settled
+from probode.first_step import Known, Outset, highest_known, part_of_settled
 from probode.initial import Initialization, Start, TaylorStart
 from probode.problem import Field
 from probode.record import record
@@ -64,7 +64,7 @@ def begin(
         # It needs no step, and one derivative more says how long the first may be.
         beyond = initialization(field, t0, t1, y0, t1 - t0, highest_known(q)).mean
         known = Known(beyond, q, part_of_settled(q, diffusion.fixed))
-    h = control.initial_step(field, t0, t1, y0, q, known)
+    h = control.initial_step(Outset(field, t0, t1, y0, q, known))
     # An interval of length zero needs no step, but coordinates all the same.
     unit = jnp.where(h == 0.0, 1.0, h)
     if known is None:
@@ -135,9 +135,8 @@ def advance(
     state = solve.state
     t_next = control.next_time(solve.control, state.t, t1)
     step = attempt(method, field, state, t_next, solve.reference, solve.evidence)
-    verdict = control.judge(
-        solve.control, step.error, state.t, t_next, state.mean[0], step.mean[0], method.prior.order
-    )
+    tried = Tried(state.t, t_next, state.mean[0], step.mean[0], step.error)
+    verdict = control.judge(solve.control, tried, method.prior.order)
 
     def accept() -> tuple[State, Array, Evidence]:
         following, innovation = update(method, state, step, again or field)

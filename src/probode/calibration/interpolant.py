@@ -20,6 +20,8 @@ from typing import Any
 
 import numpy as np
 
+from probode import rational
+
 
 def contact(order: int, smoothed: bool) -> int:
     """``k``: how many derivatives of the mean to match at both ends of a step.
@@ -47,15 +49,15 @@ def _exact_coefficients(k: int) -> list[list[Fraction]]:
     """
     n = k + 1
     matrix = [[Fraction(comb(p, j)) for p in range(n, 2 * n)] for j in range(n)]
-    inverse = _invert(matrix)
+    inverted = rational.inverse(matrix)
     rows = [[Fraction(0)] * (2 * k + 1) for _ in range(2 * n)]
     for p in range(1, n):
         rows[p][p - 1] = Fraction(1)
     for i in range(n):
         for j in range(n):
-            rows[n + i][k + j] += inverse[i][j]
+            rows[n + i][k + j] += inverted[i][j]
             for p in range(1, n):
-                rows[n + i][p - 1] -= inverse[i][j] * comb(p, j)
+                rows[n + i][p - 1] -= inverted[i][j] * comb(p, j)
     return rows
 
 
@@ -83,20 +85,6 @@ def rows_at(k: int, nodes: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray]:
             columns = zip(*coefficients, strict=True)
             rows.append([float(sum(map(mul, weights, column))) for column in columns])
     return np.array(value), np.array(slope)
-
-
-def _invert(matrix: list[list[Fraction]]) -> list[list[Fraction]]:
-    """Inverse by elimination, exactly."""
-    n = len(matrix)
-    work = [[*row, *(Fraction(int(i == j)) for j in range(n))] for i, row in enumerate(matrix)]
-    for i in range(n):
-        pivot = next(r for r in range(i, n) if work[r][i] != 0)
-        work[i], work[pivot] = work[pivot], work[i]
-        work[i] = [x / work[i][i] for x in work[i]]
-        for r in range(n):
-            if r != i and work[r][i] != 0:
-                work[r] = [x - work[r][i] * y for x, y in zip(work[r], work[i], strict=True)]
-    return [row[n:] for row in work]
 
 
 def value_rows(xp: Any, k: int, tau: Any) -> Any:

@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
@@ -9,13 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from probode import loop
 from probode.compile import compiled
 from probode.control import Control
 from probode.gaussian import pack as triangle
 from probode.initial import Initialization
 from probode.loop import Rows, Solve
-from probode.native.layout import layout_of, pack, settings
+from probode.native.layout import begin, layout_of, pack, settings
 from probode.native.library import address, load
 from probode.native.lists import lists_of
 from probode.native.tape import evaluate
@@ -37,17 +37,6 @@ class NativeChunk(NamedTuple):
     settings: np.ndarray
 
 
-class _ToBegin:
-    """What can be said of a solve that has not begun."""
-
-    status = Status.RUNNING.value
-
-    class counts:
-        """No attempt yet."""
-
-        attempted = 0
-
-
 class Carry(NamedTuple):
     """A solve between two chunks: as a vector (``None``: not begun), and as an object."""
 
@@ -55,7 +44,10 @@ class Carry(NamedTuple):
     solve: Any
 
 
-NOT_BEGUN = Carry(None, _ToBegin)
+NOT_BEGUN = Carry(
+    None, SimpleNamespace(status=Status.RUNNING.value, counts=SimpleNamespace(attempted=0))
+)
+"""All that can be said of a solve before its first chunk."""
 
 Fill = Callable[[Carry, int, int], tuple[Carry, NativeChunk]]
 """``(carry, attempts, wanted)`` to the solve after the chunk, and the chunk."""
@@ -170,11 +162,7 @@ def smooth_chunks(method: Method, chunks: list[NativeChunk], last: Marginals) ->
 
 
 _pack = compiled(0)(pack)
-
-
-@compiled(0, 1)
-def _begin(method: Method, initialization: Initialization, *inputs: Any) -> Array:
-    return pack(method, loop.begin(method, initialization, *inputs))
+_begin = compiled(0, 1)(begin)
 
 
 @compiled(0, 1, 2)
@@ -193,10 +181,10 @@ def _steps(
 ) -> tuple[Array, Array]:
     """A chunk of steps, the first of which begins the solve: one program for all chunks."""
 
-    def begin() -> Array:
-        return pack(method, loop.begin(method, initialization, field, control, t0, t1, y0))
+    def first() -> Array:
+        return begin(method, initialization, field, control, t0, t1, y0)
 
-    state = jax.lax.cond(begun, lambda: state, begin)
+    state = jax.lax.cond(begun, lambda: state, first)
     return step_until_stopped(method, capacity, field, given, state)
 
 

@@ -7,10 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from probode import loop
 from probode.control import ConstantStep, Control, ControlState, GridSteps, PControl, PIControl
 from probode.diffusion import Evidence
+from probode.initial import Initialization
 from probode.loop import Counts, Rows, Solve
 from probode.precision import is_traced, on_host
+from probode.problem import Field
 from probode.smooth import Marginals
 from probode.status import Status
 from probode.step import Method, State
@@ -162,6 +165,19 @@ def settings(
 
 
 _CODES = (Status.RUNNING, Status.SUCCESS, Status.STEP_TOO_SMALL, Status.NOT_FINITE)
+
+
+def begin(
+    method: Method,
+    initialization: Initialization,
+    field: Field,
+    control: Control,
+    t0: Array,
+    t1: Array,
+    y0: Array,
+) -> Array:
+    """The vector of a solve before its first step."""
+    return pack(method, loop.begin(method, initialization, field, control, t0, t1, y0))
 
 
 def pack(method: Method, solve: Solve) -> Array:

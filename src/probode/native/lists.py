@@ -14,10 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from probode import loop
 from probode.control import Control
 from probode.initial import Initialization, RungeKuttaStart
-from probode.native.layout import layout_of, pack
+from probode.native.layout import begin, layout_of
 from probode.native.library import address, load
 from probode.native.tape import Signature, Tape, field_tape, join, listed
 from probode.problem import Field
@@ -55,18 +54,18 @@ class Lists(NamedTuple):
         library.probode_run(*memory, *self.field.given(self.field_numbers))
 
     def end(
-        self, method: Method, settings: Array, t0: Array, y0: Array, begin: Callable[[], Array]
+        self, method: Method, settings: Array, t0: Array, y0: Array, first: Callable[[], Array]
     ) -> Array:
         """The vector of a solve at its end, inside a program of XLA's.
 
-        ``begin`` is asked for the vector at the beginning if the start is not listed.
+        ``first`` is asked for the vector at the beginning if the start is not listed.
         """
         layout = layout_of(method)
         memory = [jax.ShapeDtypeStruct((size,), float) for size in (layout.state, layout.row)]
         field = self.field.code, self.field_numbers
         if self.start is None:
             run = jax.ffi.ffi_call("probode_xla_run", memory, input_output_aliases={1: 0})
-            return run(settings, begin(), *field)[0]
+            return run(settings, first(), *field)[0]
         at = jnp.concatenate([jnp.ravel(t0), y0])
         solve = jax.ffi.ffi_call("probode_xla_solve", memory)
         return solve(settings, at, self.start.code, self.start_numbers, *field)[0]
@@ -109,7 +108,7 @@ def _tapes(method: Method, initialization: Initialization, signature: Signature)
 
     def program(parameters: Any, t0: Array, y0: Array) -> Array:
         field, control, t1 = parameters
-        return pack(method, loop.begin(method, initialization, field, control, t0, t1, y0))
+        return begin(method, initialization, field, control, t0, t1, y0)
 
     start = listed(
         program,

@@ -86,6 +86,14 @@ class Signature(NamedTuple):
         """Such parameters without their values."""
         return jax.tree.unflatten(self.tree, [jax.ShapeDtypeStruct(*one) for one in self.shapes])
 
+    def numbers(self) -> list[Any]:
+        """Their numbers one by one, without values."""
+        return [
+            jax.ShapeDtypeStruct((), dtype)
+            for (_, dtype), size in zip(self.shapes, self.sizes, strict=True)
+            for _ in range(size)
+        ]
+
 
 def _dtype(leaf: Any) -> Any:
     return leaf.dtype if hasattr(leaf, "dtype") else np.asarray(leaf).dtype
@@ -129,47 +137,40 @@ def listed(
     ``None`` if they take ``longest`` nanoseconds more than XLA's code, if the program computes more
     than ``longest_program`` numbers (it would take long to find out), or cannot be listed.
     """
-    with double_precision():
-        return _listed(program, signature, d, longest, longest_program)
-
-
-def _listed(
-    program: Callable[[Any, Array, Array], Any],
-    signature: Signature,
-    d: int,
-    longest: float,
-    longest_program: int,
-) -> Tape | None:
-    sizes = signature.sizes
     real = all(_is_real(dtype) for _, dtype in signature.shapes)
-    if sum(sizes) > longest_program or not real:
+    if sum(signature.sizes) > longest_program or not real:
         return None
-    number, state = jax.ShapeDtypeStruct((), float), jax.ShapeDtypeStruct((d,), float)
-    in_arrays = jax.make_jaxpr(program)(signature.parameters(), number, state)
-    if work(in_arrays.jaxpr) > longest_program:
-        return None
+    with double_precision():
+        number, state = jax.ShapeDtypeStruct((), float), jax.ShapeDtypeStruct((d,), float)
+        in_arrays = jax.make_jaxpr(program)(signature.parameters(), number, state)
+        if work(in_arrays.jaxpr) > longest_program:
+            return None
+        given = signature.numbers()
+        in_scalars = _in_scalars(program, signature, d)
+        try:
+            in_numbers = jax.make_jaxpr(in_scalars)(number, [number] * d, given)
+            writer = _Writer()
+            tape = writer.tape(1 + d + len(given), writer.read(in_numbers))
+        except Unsupported:
+            return None
+    return tape if tape.excess <= longest else None
+
+
+def _in_scalars(
+    program: Callable[[Any, Array, Array], Any], signature: Signature, d: int
+) -> Callable[[Array, list[Array], list[Array]], list[Any]]:
+    """The same program from ``t``, and the entries of ``y`` and of the parameters."""
 
     def in_scalars(t: Array, y: list[Array], flat: list[Array]) -> list[Any]:
         rest, leaves = list(flat), []
-        for (shape, _), size in zip(signature.shapes, sizes, strict=True):
+        for (shape, _), size in zip(signature.shapes, signature.sizes, strict=True):
             leaves.append(Lanes(shape, rest[:size]))
             rest = rest[size:]
         parameters = jax.tree.unflatten(signature.tree, leaves)
         results = lift(program, parameters, Lanes((), [t]), Lanes((d,), y))
         return [x for result in jax.tree.leaves(results) for x in result.entries]
 
-    given = [
-        jax.ShapeDtypeStruct((), dtype)
-        for (_, dtype), size in zip(signature.shapes, sizes, strict=True)
-        for _ in range(size)
-    ]
-    try:
-        in_numbers = jax.make_jaxpr(in_scalars)(number, [number] * d, given)
-        writer = _Writer()
-        tape = writer.tape(1 + d + len(given), writer.read(in_numbers))
-    except Unsupported:
-        return None
-    return tape if tape.excess <= longest else None
+    return in_scalars
 
 
 def _is_real(dtype: Any) -> bool:

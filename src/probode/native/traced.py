@@ -14,7 +14,7 @@ from probode.control import Control
 from probode.initial import Initialization
 from probode.loop import Solve
 from probode.native.driver import step_until_stopped
-from probode.native.layout import layout_of, pack, settings
+from probode.native.layout import begin, layout_of, pack, settings
 from probode.native.lists import lists_of
 from probode.precision import double_precision
 from probode.problem import Field
@@ -73,14 +73,13 @@ class _Program:
         field, control, t0, t1, y0 = jax.tree.unflatten(self.tree, leaves)
         given = settings(self.method, control, t1, False, _UNLIMITED, _UNLIMITED, jnp.inf)
 
-        def begin() -> Array:
-            begun = loop.begin(self.method, self.initialization, field, control, t0, t1, y0)
-            return pack(self.method, begun)
+        def first() -> Array:
+            return begin(self.method, self.initialization, field, control, t0, t1, y0)
 
         lists = lists_of(self.method, self.initialization, field, control, t1)
         if lists is not None:
-            return lists.end(self.method, given, t0, y0, begin)
-        return step_until_stopped(self.method, 0, field, given, begin())[0]
+            return lists.end(self.method, given, t0, y0, first)
+        return step_until_stopped(self.method, 0, field, given, first())[0]
 
     def in_jax(self, *leaves: Any) -> Solve:
         """The solve at its end."""

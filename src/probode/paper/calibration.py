@@ -24,8 +24,6 @@ from probode.paper.work import Batch
 NAME = "calibration"
 TITLE = "Calibration across solvers, diffusions, orders and tolerances"
 
-"""Seconds; far beyond what the bound on steps takes, so that a busy machine changes no result."""
-
 
 def batches(extent: Extent) -> list[Batch]:
     """One batch per compiled solver, which all problems and tolerances share."""

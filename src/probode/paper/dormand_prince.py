@@ -31,7 +31,6 @@ TITLE = "Against Dormand-Prince 4/5"
 ALGORITHMS = ("EKF0", "EKS0", "EKF1", "EKS1", "DP5")
 """Filters and smoothers in the paper's abbreviations."""
 _ORDER = 5
-"""Seconds; far beyond what the bound on steps takes, so that a busy machine changes no result."""
 
 
 def batches(extent: Extent) -> list[Batch]:
