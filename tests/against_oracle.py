@@ -48,10 +48,16 @@ def cases(problem: str):
             id=f"{problem}-{linearization}-{diffusion}-{order}",
         )
         for linearization in SOLVERS
-        for diffusion in oracle.DIFFUSIONS
+        for diffusion in (*oracle.DIFFUSIONS, "damped", "damped-mv")
         if not (linearization == "EK1" and diffusion.endswith("-mv"))
-        for order in ((1, 3, 5) if linearization in ("DiagonalEK1", "EK0x2") else tuple(STEPS))
+        for order in _orders(linearization, diffusion)
     ]
+
+
+def _orders(linearization: str, diffusion: str) -> tuple[int, ...]:
+    if diffusion.startswith("damped"):
+        return (3,)
+    return (1, 3, 5) if linearization in ("DiagonalEK1", "EK0x2") else tuple(STEPS)
 
 
 @dataclass
@@ -80,7 +86,8 @@ def solve_both(problem: str, linearization: str, diffusion: str, order: int) -> 
     )
     slopes = np.abs(to_numpy(judge.predicted_mean)[:, judge.d : 2 * judge.d]).max()
     residuals = np.abs(to_numpy(judge.residual))
-    smallest = residuals.min() if diffusion == "dynamic-mv" else residuals.max(axis=1).min()
+    by_component = diffusion in ("dynamic-mv", "damped-mv")
+    smallest = residuals.min() if by_component else residuals.max(axis=1).min()
     return Pair(judge, posterior, 1e-9 + 20 * np.finfo(float).eps * slopes / smallest)
 
 

@@ -30,6 +30,7 @@ Jacobian = Callable[[Any, list[Any]], Sequence[Sequence[Any]]]
 
 LINEARIZATIONS = ("EK0", "EK1", "DiagonalEK1")
 DIFFUSIONS = ("fixed", "fixed-mv", "dynamic", "dynamic-mv")
+BEYOND_THE_PAPER = ("EK0x2", "damped", "damped-mv")
 
 
 # Arrays of multiprecision numbers
@@ -126,12 +127,20 @@ def local_diffusion(z: Array, local: Array, diffusion: str) -> Array:
     """Return the diffusion (d,) with which one step is filtered, for local = H (Qbreve (x) I) H^T.
 
     dynamic: z^T local^-1 z / d, for each component; dynamic-mv: z_i^2 / local_ii; fixed: 1.
+    Damped ones are the dynamic ones, to be damped.
     """
-    if diffusion == "dynamic":
+    if diffusion in ("dynamic", "damped"):
         return np.full(len(z), z @ solve_psd(local, z) / len(z), dtype=object)
-    if diffusion == "dynamic-mv":
+    if diffusion in ("dynamic-mv", "damped-mv"):
         return z**2 / local.diagonal()
     return mp_array(np.ones(len(z)))
+
+
+def damped(last: Any, own: Any) -> Any:
+    """Geometric mean with the diffusion before, which counts as at most 1e4 times larger."""
+    if not last:
+        return own
+    return mp.sqrt(own * min(max(last, own / 10**4), own * 10**4))
 
 
 def fixed_diffusion(z: Array, S: Array, diffusion: str) -> Array:
@@ -267,9 +276,11 @@ def solve(
     linearization
         One of "EK0", "EK1", "DiagonalEK1", and "EK0x2", whose mean is updated twice.
     diffusion
-        One of "fixed", "dynamic", and, not for "EK1", "fixed-mv", "dynamic-mv".
+        One of "fixed", "dynamic", "damped", and, not for "EK1", "fixed-mv", "dynamic-mv",
+        "damped-mv".
     """
-    if linearization not in (*LINEARIZATIONS, "EK0x2") or diffusion not in DIFFUSIONS:
+    known = (*LINEARIZATIONS, *DIFFUSIONS, *BEYOND_THE_PAPER)
+    if linearization not in known or diffusion not in known:
         raise ValueError("unknown linearization or diffusion")
     if linearization == "EK1" and diffusion.endswith("-mv"):
         raise ValueError("a diffusion per component needs EK0 or DiagonalEK1")
@@ -281,13 +292,16 @@ def solve(
 
     # Filter
     mF, PF = [m0.reshape(D)], [mp_array(np.zeros((D, D)) if P0 is None else P0)]
-    mP, PP, zs, Hs, Ss, gammas = [], [], [], [], [], []
+    mP, PP, zs, Hs, Ss, gammas, own = [], [], [], [], [], [], []
     for n in range(N):
         mP.append(A[n] @ mF[n])
         y = list(mP[n][:d])
         zs.append(mP[n][d : 2 * d] - mp_array(f(t[n + 1], y)))
         Hs.append(measurement_matrix(mp_array(jac(t[n + 1], y)), q, linearization))
         gammas.append(local_diffusion(zs[n], Hs[n] @ Q[n] @ Hs[n].T, diffusion))
+        own.append(gammas[n])
+        if diffusion.startswith("damped") and n > 0:
+            gammas[n] = np.array([damped(*pair) for pair in zip(*gammas[n - 1 :], strict=True)])
         PP.append(A[n] @ PF[n] @ A[n].T + process_noise(h[n], q, gammas[n]))
         mean, cov, S = update(mP[n], PP[n], zs[n], Hs[n])
         if linearization == "EK0x2":  # once more, evaluated where the first update led
@@ -306,8 +320,9 @@ def solve(
         scale = np.outer(np.tile(root, q + 1), np.tile(root, q + 1))
         PF, PP, S = [P * scale for P in PF], [P * scale for P in PP], S * np.outer(root, root)
 
-    # Local error
-    local_cov = [Hs[n] @ process_noise(h[n], q, gamma[n]) @ Hs[n].T for n in range(N)]
+    # Local error: with each step's own estimate
+    local = gamma if diffusion.startswith("fixed") else np.array(own)
+    local_cov = [Hs[n] @ process_noise(h[n], q, local[n]) @ Hs[n].T for n in range(N)]
     local_error = [[abs(h[n]) * mp.sqrt(v) for v in local_cov[n].diagonal()] for n in range(N)]
 
     # Smoother

@@ -123,7 +123,7 @@ def test_a_loop_until_convergence_has_no_form_on_lanes():
 
 SOLVERS = [
     probode.EK0(2),
-    probode.EK0(2, evaluations=2),
+    probode.EK0(2, "damped", evaluations=2),
     probode.EK0(1, "dynamic-mv", evaluations=2),
     probode.EK0(2, "fixed"),
     probode.EK0(1, "dynamic-mv", initialization="runge-kutta"),

@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.optimised,
 ]
 
-DIFFUSIONS = ["dynamic", "dynamic-mv", "fixed", "fixed-mv"]
+DIFFUSIONS = ["dynamic", "dynamic-mv", "fixed", "fixed-mv", "damped", "damped-mv"]
 SOLVERS = {
     "EK0": EK0,
     "EK1": EK1,

@@ -134,7 +134,7 @@ def advance(
     """
     state = solve.state
     t_next = control.next_time(solve.control, state.t, t1)
-    step = attempt(method, field, state, t_next, solve.reference, solve.evidence)
+    step = attempt(method, field, state, t_next, solve.reference, solve.evidence, solve.scale)
     tried = Tried(state.t, t_next, state.mean[0], step.mean[0], step.error)
     verdict = control.judge(solve.control, tried, method.prior.order)
 

@@ -28,7 +28,8 @@ class Solver:
         11 rounding can spoil the smoother at loose tolerances, where some of the first steps are
         short beside those that follow; its standard deviations then are as large as its errors.
     diffusion
-        ``"dynamic"``, ``"dynamic-mv"``, ``"fixed"``, ``"fixed-mv"``, or a diffusion object.
+        ``"dynamic"``, ``"dynamic-mv"``, ``"fixed"``, ``"fixed-mv"`` (those of the paper),
+        ``"damped"``, ``"damped-mv"`` (dynamic ones that remember), or a diffusion object.
     initialization
         ``"taylor"``, ``"runge-kutta"``, ``"diffuse"``, or an initialisation object.
     structure

@@ -91,6 +91,7 @@ def attempt(
     t_next: Array,
     reference: Array,
     evidence: Evidence,
+    before: Array,
 ) -> Attempt:
     """Predict the mean, evaluate, calibrate and estimate the local error of a step.
 
@@ -98,7 +99,8 @@ def attempt(
     2. ``s`` from the diffusion model, in units where ``T_1 = 1``
     3. ``error = |h| s sqrt(diag(H Q̃ Hᵀ))``
 
-    ``reference`` is the step length whose unit a fixed diffusion is measured in.
+    ``reference`` is the step length whose unit a fixed diffusion is measured in, ``before`` the
+    ``s`` of the step that led to ``state``.
     """
     h = t_next - state.t
     coords = method.prior.coordinates(h)
@@ -108,7 +110,9 @@ def attempt(
     local = local_noise(method.prior, coords, observation)
     local_scale = method.diffusion.local_scale(local)
     unit = method.prior.noise_scale(h / reference) if method.diffusion.fixed else jnp.ones(())
-    scale = method.diffusion.step_scale(local_scale, unit)
+    if method.diffusion.remembers:
+        before = before * method.prior.noise_scale(h / state.h)
+    scale = method.diffusion.step_scale(local_scale, unit, before)
 
     proposal = Attempt(t_next, h, mean, observation, scale, mean[0])
     innovation = None

@@ -91,7 +91,8 @@ class Layout:
         parts["factor"] = method.structure.factor_shape
         parts["squares"] = per_component if method.diffusion.fixed else (0,)
         varies = method.diffusion.varies_by_component
-        parts["scale"] = ((d,) if varies else ()) if self.keeps_scale else (0,)
+        keeps = self.keeps_scale or method.diffusion.remembers
+        parts["scale"] = ((d,) if varies else ()) if keeps else (0,)
         return parts
 
     def kept(self, name: str) -> list[bool]:

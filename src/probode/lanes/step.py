@@ -90,14 +90,15 @@ def advance(method: Method, member: Member, lane: Lane, active: Entry, limit: En
         method.diffusion.multivariate,
     )
     tried: Any = lift(
-        lambda field, state, t_next, reference, evidence: attempt(
-            method, field, state, t_next, reference, evidence
+        lambda field, state, t_next, reference, evidence, before: attempt(
+            method, field, state, t_next, reference, evidence, before
         ),
         member.field,
         state,
         scalar(t_next),
         member.reference,
         evidence,
+        lane.scale,
     )
     verdict = judge(method, member.control, lane, tried)
     accepted = _both(active, verdict.accepted)

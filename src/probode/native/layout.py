@@ -54,6 +54,7 @@ class Layout:
                 diffusion.fixed,
                 diffusion.multivariate,
                 method.evaluations,
+                diffusion.remembers,
             ]
         )
         self.each = np.ones(self.d)

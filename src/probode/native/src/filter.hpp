@@ -340,6 +340,12 @@ inline bool advance(const Settings& s, double* state, double* rows, const double
   const double common = alike ? std::sqrt(sum_of_squares(z, d) / d) / plain
                               : std::sqrt(sum_of_squares(whitened, d) / d);
   const double unit = s.fixed ? noise_scale(s, h / *x.reference) : 1.0;
+  const double growth = s.damped ? noise_scale(s, h / *x.row.h) : 0.0;
+  auto step_scale = [&](double local, double before) {
+    if (!(before > 0.0)) return local;
+    const double bounded = std::min(std::max(before, local / kFurthest), local * kFurthest);
+    return std::sqrt(local) * std::sqrt(bounded);
+  };
   Errors error{alike ? nullptr : each, 0.0};
   for (int k = 0; k < (alike ? 1 : d); ++k) {
     const double local = s.multivariate ? std::fabs(whitened[k]) : common;
@@ -351,7 +357,8 @@ inline bool advance(const Settings& s, double* state, double* rows, const double
                                      : *x.squares / std::max(d * steps, 1.0);
       error_scale = larger(local, unit * std::sqrt(mean_square));
     }
-    scale[k] = s.fixed ? unit : local;
+    const double before = s.damped ? growth * x.row.scale[s.multivariate ? k : 0] : 0.0;
+    scale[k] = s.fixed ? unit : step_scale(local, before);
     (alike ? error.common : each[k]) = std::fabs(h) * error_scale * (alike ? plain : deviation[k]);
   }
   const bool finite = error.finite(d);
