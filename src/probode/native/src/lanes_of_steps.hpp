@@ -79,36 +79,5 @@ inline void divide_rows(Lane* z, const Lane* u, const Lane* inverse, int size, i
   }
 }
 
-// One reflection of `rows` rows from `a` on, applied to `columns` columns, such that the first would be zero
-// below its first number (see `reflect`); `x` is scratch space. Whether its square can be represented.
-inline Mask reflect_lanes(Lane* a, int stride, int rows, int columns, Lane* x) {
-  Lane first = {}, second = {};
-  for (int i = 0; i < rows; ++i) {
-    x[i] = a[static_cast<long>(i) * stride];
-    (i % 2 ? second : first) += x[i] * x[i];
-  }
-  const Lane squares = first + second, norm = root(squares), top = x[0];
-  const Lane alpha = top > 0.0 ? -norm : norm;
-  const Lane beta = 1.0 / (squares + magnitude(top) * norm);
-  x[0] = top - alpha;
-  a[0] = alpha;
-  auto apply = [&](Lane* from, auto width) {
-    constexpr int wide = decltype(width)::value;
-    Lane sum[wide] = {};
-    const Lane* row = from;
-    for (int i = 0; i < rows; ++i, row += stride)
-      for (int c = 0; c < wide; ++c) sum[c] += x[i] * row[c];
-    for (int c = 0; c < wide; ++c) sum[c] *= beta;
-    Lane* out = from;
-    for (int i = 0; i < rows; ++i, out += stride)
-      for (int c = 0; c < wide; ++c) out[c] -= x[i] * sum[c];
-  };
-  int c = 1;
-  for (; c + 6 <= columns; c += 6) apply(a + c, std::integral_constant<int, 6>());
-  for (; c + 3 <= columns; c += 3) apply(a + c, std::integral_constant<int, 3>());
-  for (; c < columns; ++c) apply(a + c, std::integral_constant<int, 1>());
-  return representable(squares);
-}
-
 }  // namespace PROBODE_ISA
 }  // namespace probode

@@ -8,6 +8,23 @@
 namespace probode {
 namespace PROBODE_ISA {
 
+// Sizes of a block of `w` components; `fixed` is the number of derivatives where it is known at compile time.
+template <int w, int fixed>
+struct Shape {
+  static constexpr int n = fixed, size = n * w, count = size - w;  // count: rows of R
+  static constexpr int wide = (size + kTile - 1) / kTile * kTile, filled = (count + kTile - 1) / kTile * kTile;
+  static constexpr int length = filled % 16 == 0 ? filled + kLane : filled;
+  explicit Shape(int) {}
+};
+
+template <int w>
+struct Shape<w, 0> {
+  const int n, size, count, wide, filled, length;
+  explicit Shape(int n)
+      : n(n), size(n * w), count(size - w), wide(whole_tiles(size)), filled(whole_tiles(count)),
+        length(row_length(filled)) {}
+};
+
 // Blocks so small that a step by itself waits for its roots and divisions most of the time. In the units of
 // `WhitenedSmoother`, x = Rᵀ ξ, only two things go from step to step: the smoothed covariance of ξ and its mean.
 // All else is done for kSteps steps at once, without waste for zeros or for rows that do not fill a lane. With
@@ -20,12 +37,11 @@ namespace PROBODE_ISA {
 //
 // Steps are left to others where R or R⁺ are not those of an update (rows for all but y'), where they do not
 // fit each other, and where rounding hides the noise.
-template <int w>
-class SeveralSteps {
+template <int w, int fixed>
+class SeveralSteps : protected Shape<w, fixed> {
  public:
   SeveralSteps(const Settings& settings, const double* rows, double* out)
-      : s(settings), n(s.n), size(n * w), count(size - w), wide(whole_tiles(size)), filled(whole_tiles(count)),
-        length(row_length(filled)), columns(s.structure == kIsotropic ? s.d : 1), rows_(rows), out_(out),
+      : Shape<w, fixed>(settings.n), s(settings), columns(s.structure == kIsotropic ? s.d : 1), rows_(rows), out_(out),
         next_(static_cast<size_t>(filled) * columns), unused_(static_cast<size_t>(s.block_triangle())) {
     const size_t lanes = 3 * static_cast<size_t>(filled) * wide + static_cast<size_t>(wide) * wide +
                          static_cast<size_t>(filled) * filled + kTile;
@@ -42,6 +58,8 @@ class SeveralSteps {
   }
 
  protected:
+  using Shape<w, fixed>::n, Shape<w, fixed>::size, Shape<w, fixed>::count, Shape<w, fixed>::wide,
+      Shape<w, fixed>::filled, Shape<w, fixed>::length;
   static constexpr int kMost = kMaxDerivatives * w + kTile;
 
   static Lane* lanes_of(std::vector<double>& memory, size_t lanes) {
@@ -191,8 +209,8 @@ class SeveralSteps {
     return fine;
   }
 
-  // `z_` = C R for C in `root_`. Whether at least `share` is left of R's variances.
-  Mask multiply(double share) {
+  // `z_` = C R for C in `root_`. Whether enough is left of R's variances.
+  Mask multiply() {
     Lane before[kMost] = {}, left[kMost] = {};
     for (int r = 0; r < count; ++r) {
       const Lane* weights = root_ + static_cast<long>(r) * filled;
@@ -209,7 +227,7 @@ class SeveralSteps {
       }
     }
     Mask fine = all_fine();
-    for (int c = 0; c < size; ++c) fine &= left[c] >= share * before[c];
+    for (int c = 0; c < size; ++c) fine &= left[c] >= kLeastShare * before[c];
     return fine;
   }
 
@@ -228,11 +246,12 @@ class SeveralSteps {
       for (; c < size; ++c)
         for (int l = 0; l < kSteps; ++l) to[l][offset + c] = from[c][l];
     }
-    if (s.structure == kIsotropic) {
-      for (int l = 0; l < done; ++l) move_shared_means(mean, right - 1 - l, l);
-    } else {
-      move_means(mean, block, right, done);
-    }
+    if constexpr (w == 1)
+      if (s.structure == kIsotropic) {
+        for (int l = 0; l < done; ++l) move_shared_means(mean, right - 1 - l, l);
+        return;
+      }
+    move_means(mean, block, right, done);
   }
 
   // R and means at a node, to begin with: X = R_s R⁻¹ without y' (`size` rows of `length` numbers), and the
@@ -277,9 +296,8 @@ class SeveralSteps {
   const Lane* at(const Lane* matrix, long r) const { return matrix + r * wide; }
 
   const Settings& s;
-  const int n, size, count, wide, filled, length;  // count: rows of R; wide, filled: whole tiles of them
-  const long columns;                              // of means that share a block
-  Lane *r_, *after_, *z_, *b_, *root_;             // root_: rows of `filled` lanes
+  const long columns;                   // of means that share a block
+  Lane *r_, *after_, *z_, *b_, *root_;  // root_: rows of `filled` lanes
   Lane inverse_[kMost] = {}, variance_[kMost], own_[2 * w][w], innovation_[w], scale_[w];
   double* turned_[kSteps];  // Zᵀ of each step, rows of `length` numbers
 

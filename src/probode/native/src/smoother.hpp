@@ -4,7 +4,7 @@
 #pragma once
 
 #include "filter.hpp"
-#include "side_by_side.hpp"
+#include "several_by_information.hpp"
 #include "whitened_smoother.hpp"
 
 namespace probode {
@@ -293,7 +293,7 @@ struct Carry {
   std::vector<double> covariance, mean;
 };
 
-constexpr int kLongestPause = 8;
+constexpr int kLongestPause = 32;
 
 // Several steps at a time, reflections for those that are left out.
 template <typename Several>
@@ -311,8 +311,11 @@ void smooth_several(const Smoothing& chunk, long count) {
     if (carry.node == right || several.start(block, right, carry.covariance.data(), carry.mean))
       done = several.attempt(block, right, wanted, carry.covariance.data(), carry.mean);
     carry.node = done == wanted ? right - done : -1;
-    carry.longest = done ? 1 : std::min(2 * carry.longest, kLongestPause);
-    if (done == 0) carry.pause = carry.longest / 2;
+    if (done == kSteps) carry.longest = 1;
+    if (done < wanted) {
+      carry.pause = carry.longest;
+      carry.longest = std::min(2 * carry.longest, kLongestPause);
+    }
     return done;
   };
   for (long end = count; end > 0; end -= kSteps) {
@@ -327,9 +330,14 @@ void smooth_several(const Smoothing& chunk, long count) {
 
 constexpr int kFewDerivatives = 6;  // up to order 5 smoothing seldom leaves too little of a variance
 
+// The orders that are used most are known at compile time, which products gain from.
 template <int w>
 void smooth_narrow(const Smoothing& chunk, long count) {
-  if (chunk.s.n <= kFewDerivatives) return smooth_several<ByInformation<w>>(chunk, count);
+  switch (chunk.s.n) {
+    case 4: return smooth_several<ByInformation<w, w < 4 ? 4 : 0>>(chunk, count);
+    case 6: return smooth_several<ByInformation<w, w < 4 ? 6 : 0>>(chunk, count);
+  }
+  if (chunk.s.n <= kFewDerivatives) return smooth_several<ByInformation<w, 0>>(chunk, count);
   for (long i = count - 1; i >= 0; --i)
     for (int block = 0; block < chunk.s.blocks(); ++block) chunk.step(block, i, nullptr);
 }

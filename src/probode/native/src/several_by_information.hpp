@@ -1,4 +1,4 @@
-// Two ways to smooth several steps of a narrow block at a time (see `SeveralSteps`).
+// Several steps of the smoother of a narrow block at a time, by products.
 #pragma once
 
 #include "several_steps.hpp"
@@ -12,9 +12,9 @@ namespace PROBODE_ISA {
 //
 // M goes from step to step. Where smoothing leaves less than kLeastShare of a variance, I - M loses digits:
 // such steps are left to others.
-template <int w>
-class ByInformation : public SeveralSteps<w> {
-  using Base = SeveralSteps<w>;
+template <int w, int fixed>
+class ByInformation : public SeveralSteps<w, fixed> {
+  using Base = SeveralSteps<w, fixed>;
   using Base::at, Base::b_, Base::count, Base::filled, Base::inverse_, Base::length, Base::n, Base::own_, Base::root_,
       Base::s, Base::scale_, Base::size, Base::turned_, Base::wide, Base::z_, Base::kMost;
 
@@ -66,7 +66,7 @@ class ByInformation : public SeveralSteps<w> {
     solve();
     for (int l = 0; l < ready; ++l) inform(l ? information_[l - 1] : information, l);
     fine = decompose();
-    fine &= Base::multiply(kLeastShare);
+    fine &= Base::multiply();
     const int done = std::min(ready, leading(fine));
     if (done == 0) return 0;
     Base::write(block, right, done, mean);
