@@ -1,10 +1,10 @@
-"""The smoother of dense blocks works in units of the filter's uncertainty: what JAX computes."""
+"""The smoother in units of the filter's uncertainty, several steps at a time: what JAX computes."""
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from probode import EK1, native, solve
+from probode import EK0, EK1, DiagonalEK1, native, solve
 from probode.gaussian import unpack
 
 pytestmark = [
@@ -75,6 +75,37 @@ def test_reflections_where_smoothing_leaves_little(order, fastest):
 
     one, other = both(field, np.ones(6), order)
     assert not np.all(without_reflections(one, 6))
+    np.testing.assert_allclose(one.std[2:], other.std[2:], rtol=1e-5)
+
+
+# Steps that are smoothed together need not fill a lane.
+@pytest.mark.parametrize("steps", [1, 2, 3, 4, 5, 7])
+def test_few_steps(steps):
+    one, other = both(ring, np.array([0.1, 0.5]), 3, grid=GRID[: steps + 1])
+    np.testing.assert_allclose(deviations(one), deviations(other), rtol=1e-6)
+
+
+@pytest.mark.parametrize("order", [1, 3, 4, 5, 6])
+@pytest.mark.parametrize("method", [EK0, DiagonalEK1])
+def test_blocks_of_one_component(method, order):
+    """One that all components share, and one for each."""
+    solver, y0 = method(order, diffusion="fixed"), np.linspace(0.1, 0.5, 6)
+    one = solve(ring, (0.0, GRID[-1]), y0, solver=solver, grid=GRID)
+    with native.disabled():
+        other = solve(ring, (0.0, GRID[-1]), y0, solver=solver, grid=GRID)
+    np.testing.assert_allclose(deviations(one), deviations(other), rtol=1e-6)
+    assert np.all(np.abs(one.mean - other.mean) <= 1e-5 * other.std + 1e-13)
+
+
+@pytest.mark.parametrize("order", [3, 5, 8])
+def test_narrow_blocks_with_steps_left_to_single_reflections(order):
+    """A component that is stiff for a while: what is left out is done, and what follows goes on."""
+
+    def field(t, y):
+        rate = jnp.where(jnp.abs(t - 0.4) < 0.15, 1e5, 1.0)
+        return jnp.stack([rate * (jnp.cos(t) - y[0]), y[0] - y[1]])
+
+    one, other = both(field, np.ones(2), order)
     np.testing.assert_allclose(one.std[2:], other.std[2:], rtol=1e-5)
 
 

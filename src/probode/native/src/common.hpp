@@ -82,8 +82,8 @@ inline double noise_scale(const Settings& s, double ratio) {
   return power;
 }
 
-// m + T (Ã - I) T⁻¹ m: the increment first, to lose no digit.
-inline void predict_mean(const Settings& s, const double* mean, const double* coords, double* out) {
+// m + T (Ã - I) T⁻¹ m: the increment first, to lose no digit. `count` components, of rows of `s.d`.
+inline void predict_mean(const Settings& s, const double* mean, long count, const double* coords, double* out) {
   const int n = s.n;
   const long d = s.d;
   double inverse[kMaxDerivatives];
@@ -92,14 +92,14 @@ inline void predict_mean(const Settings& s, const double* mean, const double* co
     double weights[kMaxDerivatives];
     for (int j = i + 1; j < n; ++j) weights[j] = s.transition[i * n + j] * inverse[j];
     const double* row = mean + i * d;
-    double* result = out + i * d;
+    double* result = out + i * count;
     long k = 0;
-    for (; k + kLane <= d; k += kLane) {
+    for (; k + kLane <= count; k += kLane) {
       Lane sum = {};
       for (int j = i + 1; j < n; ++j) sum += weights[j] * load(mean + j * d + k);
       store(result + k, load(row + k) + coords[i] * sum);
     }
-    for (; k < d; ++k) {
+    for (; k < count; ++k) {
       double sum = 0.0;
       for (int j = i + 1; j < n; ++j) sum += weights[j] * mean[j * d + k];
       result[k] = row[k] + coords[i] * sum;

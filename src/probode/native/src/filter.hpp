@@ -75,7 +75,7 @@ inline void propose(const Settings& s, State& x) {
   *x.t_next = next_time(s, x);
   double coords[kMaxDerivatives];
   coordinates(s, *x.t_next - *x.row.t, coords);
-  predict_mean(s, x.row.mean, coords, x.predicted);
+  predict_mean(s, x.row.mean, s.d, coords, x.predicted);
 }
 
 inline bool goes_on(const Settings& s, const State& x) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "filter.hpp"
+#include "several_by_information.hpp"
 #include "whitened_smoother.hpp"
 
 namespace probode {
@@ -125,8 +126,6 @@ BlockKernel backward_block(int n, int width, const double* factor, const double*
 }
 
 constexpr int kWidestNarrow = 4;    // components; the loops over them are unrolled
-constexpr int kFewDerivatives = 6;  // up to order 5 smoothing seldom leaves too little of a variance
-
 constexpr int kNarrow = 36;  // columns up to which one reflection after the other is as fast
 
 // Right factor of G P⁺ Gᵀ + Cov(x | x⁺); `change` rescales the columns of the factor of P⁺,
@@ -201,14 +200,18 @@ inline BlockKernel backward_block(int n, int width, const double* factor, const 
   }
 }
 
-// Smooth the row `left` (filtered), given the next one smoothed. `whitened` goes from row to row.
-inline void smooth_row(const Settings& s, const Row& left, const Row& right_row,
-                       const Marginal& right, Marginal out, WhitenedSmoother& whitened, Scratch& scratch) {
-  const int n = s.n, d = s.d, w = s.width(), size = s.block_size(), stride = row_length(size);
+// Smooth a block of the row `left` (filtered), given the next one smoothed. `whitened` goes from row to row.
+inline void smooth_block(const Settings& s, int block, const Row& left, const Row& right_row, const Marginal& right,
+                         Marginal out, WhitenedSmoother* whitened, Scratch& scratch) {
+  const int n = s.n, w = s.width(), size = s.block_size(), stride = row_length(size);
+  const long d = s.d, count = s.structure == kIsotropic ? d : w;  // components of the block
+  const long first = block * w, offset = block * s.block_triangle();
   const double h = *right_row.t - *left.t;
   if (h == 0.0) {
-    whitened.forget();
-    std::memcpy(out.mean, right.mean, sizeof(double) * marginal_size(s));
+    if (whitened) whitened->forget();
+    for (int i = 0; i < n; ++i)
+      std::memcpy(out.mean + i * d + first, right.mean + i * d + first, sizeof(double) * count);
+    std::memcpy(out.factor + offset, right.factor + offset, sizeof(double) * s.block_triangle());
     return;
   }
   thread_local std::vector<double> memory;
@@ -224,71 +227,132 @@ inline void smooth_row(const Settings& s, const Row& left, const Row& right_row,
   powers(h / *left.h, n, ratio);
   spread(ratio, n, w, back);
 
-  double* difference = room(scratch.small, s.state_size() + d);
-  double* scale = difference + s.state_size();
-  predict_mean(s, left.mean, coords, difference);
+  double* difference = room(scratch.small, n * count + w);
+  double* scale = difference + n * count;
+  predict_mean(s, left.mean + first, count, coords, difference);
   for (int i = 0; i < n; ++i)
-    for (int k = 0; k < d; ++k) {
-      double& x = difference[static_cast<long>(i) * d + k];
-      x = (right.mean[static_cast<long>(i) * d + k] - x) / coords[i];
+    for (long k = 0; k < count; ++k) {
+      double& x = difference[i * count + k];
+      x = (right.mean[i * d + first + k] - x) / coords[i];
     }
   double rounding = 0.0;
-  for (int k = 0; k < d; ++k) {
-    const double noise = right_row.scale[s.scales() == 1 ? 0 : k];
+  for (long k = 0; k < count; ++k) {
     // A step adds at least the rounding of y.
-    const double least = s.fixed ? 0.0 : kEpsilon * std::fabs(left.mean[k] / coords[0]);
+    const double least = s.fixed ? 0.0 : kEpsilon * std::fabs(left.mean[first + k] / coords[0]);
     rounding = larger(rounding, least);
-    scale[k] = larger(noise, least);
+    if (s.structure != kIsotropic) scale[k] = larger(right_row.scale[s.scales() == 1 ? 0 : first + k], least);
   }
   if (s.structure == kIsotropic) scale[0] = larger(right_row.scale[0], rounding);
 
-  // What the mean of a dense block changes by, in coordinates.
+  // What the mean of a block changes by, in coordinates.
   auto move = [&](const double* pulled) {
     for (int i = 0; i < n; ++i)
-      for (int k = 0; k < d; ++k)
-        out.mean[i * d + k] = left.mean[i * d + k] + coords[i] * pulled[i * d + k];
+      for (int k = 0; k < w; ++k)
+        out.mean[i * d + first + k] = left.mean[i * d + first + k] + coords[i] * pulled[i * w + k];
   };
-  if (s.structure == kDense && w > 1 && (n <= kFewDerivatives || w > kWidestNarrow)) {
+  if (whitened) {
     double* pulled = room(scratch.vectors, stride);
-    if (whitened.step({n, w, s.transition, s.noise, scale, left.factor, change, right_row.factor, after,
-                       right.factor, difference},
-                      out.factor, pulled))
+    if (whitened->step({n, w, s.transition, s.noise, scale, left.factor, change, right_row.factor, after,
+                        right.factor, difference},
+                       out.factor, pulled))
       return move(pulled);
   }
-  for (int block = 0; block < s.blocks(); ++block) {
-    const long offset = block * s.block_triangle();
-    const BlockKernel kernel =
-        backward_block(n, w, left.factor + offset, change,
-                       scale + (s.structure == kIsotropic ? 0 : block * w), s, scratch, gain);
-    marginalize_block(size, kernel, right.factor + offset, after, back, scratch,
-                      out.factor + offset);
-    if (s.structure == kDense) {
-      double* pulled = room(scratch.vectors, stride);
-      combine(pulled, nullptr, difference, gain, stride, size, stride);
-      move(pulled);
-      continue;
+  const BlockKernel kernel = backward_block(n, w, left.factor + offset, change, scale, s, scratch, gain);
+  marginalize_block(size, kernel, right.factor + offset, after, back, scratch, out.factor + offset);
+  if (s.structure != kIsotropic) {
+    double* pulled = room(scratch.vectors, stride);
+    combine(pulled, nullptr, difference, gain, stride, size, stride);
+    return move(pulled);
+  }
+  for (int i = 0; i < n; ++i)  // components share the gain
+    for (long k = 0; k < d; ++k) {
+      double sum = 0.0;
+      for (int r = 0; r < n; ++r) sum += gain[r * stride + i] * difference[r * d + k];
+      out.mean[i * d + k] = left.mean[i * d + k] + coords[i] * sum;
     }
-    const int columns = s.structure == kIsotropic ? d : 1;  // components that share the gain
-    for (int i = 0; i < n; ++i)
-      for (int k = 0; k < columns; ++k) {
-        double sum = 0.0;
-        for (int r = 0; r < n; ++r)
-          sum += gain[r * stride + i] * difference[static_cast<long>(r) * d + block + k];
-        const long at = static_cast<long>(i) * d + block + k;
-        out.mean[at] = left.mean[at] + coords[i] * sum;
+}
+
+// The rows of a chunk, filtered and smoothed.
+struct Smoothing {
+  const Settings& s;
+  double *rows, *out;
+  Scratch& scratch = Scratch::mine();
+
+  Row filtered(long i) const { return Row(s, rows + i * s.kept_size()); }
+  Marginal smoothed(long i) const { return Marginal(s, out + i * marginal_size(s)); }
+  void step(int block, long i, WhitenedSmoother* whitened) const {
+    smooth_block(s, block, filtered(i), filtered(i + 1), smoothed(i + 1), smoothed(i), whitened, scratch);
+  }
+};
+
+// What goes from step to step in a block where several are smoothed at a time: at a node, if any, the
+// covariance of ξ and its mean. Where a step fails its neighbours do: then there is a pause.
+struct Carry {
+  long node = -1;
+  int pause = 0, longest = 1;
+  std::vector<double> covariance, mean;
+};
+
+constexpr int kLongestPause = 32;
+
+// Several steps at a time, reflections for those that are left out.
+template <typename Several>
+void smooth_several(const Smoothing& chunk, long count) {
+  const Settings& s = chunk.s;
+  Several several(s, chunk.rows, chunk.out);
+  std::vector<Carry> carries(s.blocks());
+  for (Carry& carry : carries) {
+    carry.covariance.resize(several.state_size());
+    carry.mean.resize(static_cast<size_t>(whole_tiles(s.block_size())) * (s.structure == kIsotropic ? s.d : 1));
+  }
+  auto run = [&](Carry& carry, int block, long right, int wanted) {
+    if (carry.pause > 0) return --carry.pause, 0;
+    int done = 0;
+    if (carry.node == right || several.start(block, right, carry.covariance.data(), carry.mean))
+      done = several.attempt(block, right, wanted, carry.covariance.data(), carry.mean);
+    carry.node = done == wanted ? right - done : -1;
+    if (done == kSteps) carry.longest = 1;
+    if (done < wanted) {
+      carry.pause = carry.longest;
+      carry.longest = std::min(2 * carry.longest, kLongestPause);
+    }
+    return done;
+  };
+  for (long end = count; end > 0; end -= kSteps) {
+    const long begin = std::max(end - kSteps, 0L);
+    for (int block = 0; block < s.blocks(); ++block)
+      for (long i = end; i > begin;) {
+        i -= run(carries[block], block, i, static_cast<int>(i - begin));
+        if (i > begin) chunk.step(block, --i, nullptr);
       }
   }
 }
 
+constexpr int kFewDerivatives = 6;  // up to order 5 smoothing seldom leaves too little of a variance
+
+// The orders that are used most are known at compile time, which products gain from.
+template <int w>
+void smooth_narrow(const Smoothing& chunk, long count) {
+  switch (chunk.s.n) {
+    case 4: return smooth_several<ByInformation<w, w < 4 ? 4 : 0>>(chunk, count);
+    case 6: return smooth_several<ByInformation<w, w < 4 ? 6 : 0>>(chunk, count);
+  }
+  if (chunk.s.n <= kFewDerivatives) return smooth_several<ByInformation<w, 0>>(chunk, count);
+  for (long i = count - 1; i >= 0; --i)
+    for (int block = 0; block < chunk.s.blocks(); ++block) chunk.step(block, i, nullptr);
+}
+
 // Smooth rows count-1 .. 0 of a chunk, given the smoothed row `count` in `out`.
 inline void smooth(const Settings& s, const double* rows, long count, double* out) {
-  Scratch& scratch = Scratch::mine();
-  double* filtered = const_cast<double*>(rows);
+  const Smoothing chunk{s, const_cast<double*>(rows), out};
+  switch (s.width()) {
+    case 1: return smooth_narrow<1>(chunk, count);
+    case 2: return smooth_narrow<2>(chunk, count);
+    case 3: return smooth_narrow<3>(chunk, count);
+    case 4: return smooth_narrow<4>(chunk, count);
+  }
   WhitenedSmoother whitened;
-  for (long i = count - 1; i >= 0; --i)
-    smooth_row(s, Row(s, filtered + i * s.kept_size()), Row(s, filtered + (i + 1) * s.kept_size()),
-               Marginal(s, out + (i + 1) * marginal_size(s)),
-               Marginal(s, out + i * marginal_size(s)), whitened, scratch);
+  for (long i = count - 1; i >= 0; --i) chunk.step(0, i, &whitened);
 }
 
 }  // namespace PROBODE_ISA
