@@ -79,7 +79,7 @@ def _all() -> list[Solver]:
 
 
 SOLVERS = {solver.name: solver for solver in _all()}
-_NOT_QUICK = r"EK[01]\(3\)$|EK0\(7\)|(EK1\(8\)|EK0\(3\)x2) smoother|Dopri5|RK45|Radau"
+_NOT_QUICK = r"EK[01]\(3\)|EK0\(7\)|EK1\(8\) smoother|x2 smoother|Dopri5|RK45|Radau"
 QUICK = tuple(name for name in SOLVERS if not re.search(_NOT_QUICK, name))
 QUICK_FIRST = re.compile(r"EK[01]\(5\)$|Tsit5|Kvaerno5$|LSODA|BDF")
 """Solvers whose first call a quick run times."""
