@@ -53,6 +53,32 @@ def test_jit_gives_the_eager_dense_output():
     assert_same(jit(run)(times), run(times))
 
 
+@pytest.mark.parametrize("again", [jit, lambda run: run], ids=["jit", "plain"])
+def test_a_field_with_constants_can_be_solved_again_after_a_jit(again):
+    weights = np.array([1.0, 0.75])
+
+    def field(t, y):
+        return -jnp.asarray(weights) * y
+
+    def solver(order):
+        return lambda end: probode.solve(
+            field, (0.0, end), Y0, solver=EK1(order), save_at=end, control=PIControl(1e-3, 1e-6)
+        ).mean[-1]
+
+    jit(solver(2))(1.0)
+    np.testing.assert_allclose(again(solver(3))(1.0), Y0 * np.exp(-weights), rtol=1e-3)
+
+
+def test_a_field_that_closes_over_a_traced_value_sees_the_value_of_each_trace():
+    @jax.jit
+    def run(rate):
+        end = probode.solve(lambda t, y: -rate * y, (0.0, 1.0), Y0, solver=QUICK, save_at=1.0)
+        return end.mean[-1]
+
+    ratio = [float(run(rate)[0] / Y0[0]) for rate in (1.0, 2.0)]
+    np.testing.assert_allclose(ratio, np.exp([-1.0, -2.0]), rtol=1e-3)
+
+
 BATCHES = {
     "y0": np.array([[1.0, 0.5], [0.25, 2.0], [3.0, 0.125]]),
     "rates": np.array([[1.0, 0.75], [2.0, 0.5], [0.5, 0.5]]),

@@ -60,7 +60,7 @@ class UserFunction(NamedTuple):
                 self.solver.jacobian,
             ),
             lambda: self._trace(t0, t1, y0),
-            lambda found: found is None or found.field.is_small(),
+            lambda found: found is None or found.field.may_be_kept(),
         )
         return found and found._replace(field=found.field.with_arguments(self.args))
 

@@ -67,10 +67,10 @@ class Field:
             return self(t, y), jax.vmap(entry)(every)
         return self(t, y), jax.lax.map(entry, every, batch_size=_PRODUCTS_AT_ONCE)
 
-    def is_small(self) -> bool:
-        """Whether what the vector field closes over may be kept in memory."""
+    def may_be_kept(self) -> bool:
+        """Whether what the vector field closes over is small, and outlives the trace it is in."""
         arrays = (*self.constants, *self.jacobian_constants)
-        return sum(array.size for array in arrays) <= _LARGEST_KEPT
+        return not is_traced(arrays) and sum(array.size for array in arrays) <= _LARGEST_KEPT
 
     def with_arguments(self, args: tuple[Any, ...]) -> "Field":
         """The same field with other parameters, of the same types."""
@@ -126,7 +126,7 @@ def bind(
             diagonal,
         ),
         lambda: _bind(vector_field, t0, y0, args, jac, diagonal),
-        Field.is_small,
+        Field.may_be_kept,
     )
     return field.with_arguments(args)
 

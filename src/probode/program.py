@@ -46,7 +46,9 @@ class Program:
 def trace(function: Callable[..., Any], *inputs: Any) -> tuple[Program, tuple[Any, ...]]:
     """Trace ``function`` (of arrays, to one array) and return it with what it closes over."""
     closed = jax.make_jaxpr(function)(*inputs)
-    constants = tuple(jnp.asarray(constant) for constant in closed.consts)
+    # Arrays, not results of a trace around this one (a user's jit), which they would not outlive.
+    with jax.ensure_compile_time_eval():
+        constants = tuple(jnp.asarray(constant) for constant in closed.consts)
     return Program(closed.jaxpr), constants
 
 
