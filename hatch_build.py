@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -48,17 +49,23 @@ def build(source: Path, target: Path) -> None:
     headers = _xla_headers()
     sets: dict[str, str] = INSTRUCTION_SETS if platform.machine() in ("x86_64", "AMD64") else {}
     with tempfile.TemporaryDirectory() as folder:
-        objects = []
 
-        def compile_one(name: str, file: str, *flags: str) -> None:
-            objects.append(str(Path(folder) / f"{name}.o"))
-            _run(compiler, *FLAGS, *flags, "-c", str(source / file), "-o", objects[-1])
+        def compile_one(name: str, file: str, *flags: str) -> str:
+            out = str(Path(folder) / f"{name}.o")
+            _run(compiler, *FLAGS, *flags, "-c", str(source / file), "-o", out)
+            return out
 
-        compile_one("baseline", "kernels.cc", "-DPROBODE_ISA=baseline")
-        for name, architecture in sets.items():
-            compile_one(name, "kernels.cc", f"-DPROBODE_ISA={name}", f"-march={architecture}")
         defines = [f"-DPROBODE_WITH_{name.upper()}" for name in sets]
-        compile_one("module", "module.cc", *defines, f"-I{headers}")
+        units = [
+            ("baseline", "kernels.cc", "-DPROBODE_ISA=baseline"),
+            *(
+                (name, "kernels.cc", f"-DPROBODE_ISA={name}", f"-march={sets[name]}")
+                for name in sets
+            ),
+            ("module", "module.cc", *defines, f"-I{headers}"),
+        ]
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            objects = list(pool.map(lambda unit: compile_one(*unit), units))
         built = Path(folder) / target.name
         _run(compiler, "-shared", "-o", str(built), *objects)
         # In one move: a process that has the old library loaded keeps it.
