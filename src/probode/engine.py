@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import numpy as np
@@ -280,20 +280,28 @@ def collect_chunks(
 def smooth_all(method: Method, solve: Solve, chunks: list[AnyChunk]) -> Marginals:
     """Smoothed rows of all chunks, from the end backwards, with packed factors."""
     last = Marginals(solve.state.mean, solve.state.factor)
-    if all(isinstance(chunk, NativeChunk) for chunk in chunks):
-        return driver.smooth_chunks(method, [c for c in chunks if isinstance(c, NativeChunk)], last)
+    if native_chunks := _native(chunks):
+        return driver.smooth_chunks(method, native_chunks, last)
     smoothed = []
     for chunk in reversed(chunks):
         buffer, last = smooth_chunk(method, chunk.rows, chunk.steps, last)
         smoothed.append(Marginals(buffer.mean, pack(np.asarray(buffer.factor))))
-    return join(chunks, jax.tree.map(np.asarray, smoothed[::-1]))
+    return _join(chunks, jax.tree.map(np.asarray, smoothed[::-1]))
 
 
-def kept_rows(solve: Solve, chunks: list[AnyChunk]) -> list[Rows]:
-    """Rows of the chunks with packed factors; of a solve without a step, the one it has."""
+def kept_rows(method: Method, solve: Solve, chunks: list[AnyChunk]) -> Rows:
+    """Rows of all chunks with packed factors; of a solve without a step, the one it has."""
     if not chunks:
-        return [pack_rows(jax.tree.map(lambda x: np.asarray(x)[None], Rows.of(solve)))]
-    return [c.rows if isinstance(c, NativeChunk) else pack_rows(c.rows) for c in chunks]
+        return pack_rows(jax.tree.map(lambda x: np.asarray(x)[None], Rows.of(solve)))
+    if native_chunks := _native(chunks):
+        return driver.join_chunks(method, native_chunks)
+    return cast(Rows, _join(chunks, [pack_rows(chunk.rows) for chunk in chunks]))
+
+
+def _native(chunks: list[AnyChunk]) -> list[NativeChunk] | None:
+    """The chunks, if all of them are the kernels'."""
+    found = [chunk for chunk in chunks if isinstance(chunk, NativeChunk)]
+    return found if len(found) == len(chunks) else None
 
 
 def pack_rows(rows: Rows) -> Rows:
@@ -302,9 +310,9 @@ def pack_rows(rows: Rows) -> Rows:
     return dataclasses.replace(rows, factor=pack(rows.factor))
 
 
-def join(chunks: list[AnyChunk], buffers: list[Any]) -> Any:
+def _join(chunks: list[AnyChunk], buffers: list[Any]) -> Any:
     """Join the buffers of chunks: row 0 of each repeats the last of the one before."""
-    counts = [int(chunk.steps) for chunk in chunks] or [0]
+    counts = [int(chunk.steps) for chunk in chunks]
 
     def one(*parts: np.ndarray) -> np.ndarray:
         first, last = parts[0], counts[0] + 1

@@ -225,7 +225,7 @@ def node_path(
     method: Method, final: loop.Solve, chunks: list[engine.AnyChunk], smoothing: bool
 ) -> NodePath:
     """All steps of a solve, joined and smoothed."""
-    rows = engine.join(chunks, engine.kept_rows(final, chunks))
+    rows = engine.kept_rows(method, final, chunks)
     if not smoothing:
         return NodePath(rows, None)
     if not chunks:

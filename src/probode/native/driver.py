@@ -18,6 +18,7 @@ from probode.loop import Rows, Solve
 from probode.native.layout import begin, layout_of, pack, settings
 from probode.native.library import address, load
 from probode.native.lists import lists_of
+from probode.native.memory import take
 from probode.native.tape import evaluate
 from probode.problem import Field
 from probode.smooth import Marginals
@@ -75,7 +76,7 @@ def traceable_steps(
         last = int(carry.solve.counts.attempted) + attempts
         given = settings(method, control, t1, capacity > 0, keep, last, CHUNK_SECONDS)
         if lists is not None:
-            state, buffer = np.empty(layout.state), np.empty((capacity + 1) * layout.row)
+            state, buffer = np.empty(layout.state), take((capacity + 1) * layout.row)
             if carry.vector is not None:
                 state[:] = carry.vector
             elif lists.start is not None:
@@ -109,7 +110,7 @@ def python_steps(
 
     def fill(carry: Carry, attempts: int, wanted: int) -> tuple[Carry, NativeChunk]:
         assert carry.vector is not None
-        vector, buffer = carry.vector.copy(), np.empty((capacity + 1) * layout.row)
+        vector, buffer = carry.vector.copy(), take((capacity + 1) * layout.row)
         last = int(carry.solve.counts.attempted) + attempts
         given = settings(method, control, t1, True, min(wanted, capacity), last, CHUNK_SECONDS)
         open_chunk, advance = library.probode_open, library.probode_advance
@@ -143,12 +144,27 @@ def packed(method: Method, solve: Solve) -> Carry:
     return Carry(vector, layout_of(method).solve(vector))
 
 
+def join_chunks(method: Method, chunks: list[NativeChunk]) -> Rows:
+    """All rows in one piece of memory; row 0 of a chunk repeats the last of the one before."""
+    layout, count = layout_of(method), sum(chunk.steps for chunk in chunks)
+    used = (count + 1) * layout.row
+    if len(chunks) == 1 and 2 * used > chunks[0].buffer.size:
+        return chunks[0].rows
+    out, at = take(used), layout.row
+    out[:at] = chunks[0].buffer[:at]
+    for chunk in chunks:
+        end = at + chunk.steps * layout.row
+        out[at:end] = chunk.buffer[layout.row : (chunk.steps + 1) * layout.row]
+        at = end
+    return layout.rows(out, count)
+
+
 def smooth_chunks(method: Method, chunks: list[NativeChunk], last: Marginals) -> Marginals:
     """Smooth the rows of all chunks, given the last row smoothed; into one piece of memory."""
     library, layout = load(), layout_of(method)
     assert library is not None
     end = sum(chunk.steps for chunk in chunks)
-    out = np.empty((end + 1, layout.marginal))
+    out = take((end + 1) * layout.marginal).reshape(end + 1, layout.marginal)
     out[end] = np.concatenate([np.ravel(last.mean), np.ravel(triangle(np.asarray(last.factor)))])
     for chunk in reversed(chunks):
         end -= chunk.steps
