@@ -12,14 +12,16 @@ namespace PROBODE_ISA {
 // bounds along, (Σ |coefficient| standard deviation)². A square that is less than its share of the bound
 // is not trusted, and reflections do the update instead:
 //
-//   1e-8 for u and y, 1e-9 for the higher derivatives given these; 1e-6 for all if it will be smoothed
+//   1e-8 for u and y, 1e-12 for the higher derivatives given these; 1e-6 for all if it will be smoothed
 //
 // Measured against reflections, step by step (HIRES, Pleiades, coupled Robertson and Van der Pol problems,
-// q = 3, 5, 8), standard deviations differ by less than 1e-7 of themselves, on the problems that are not
-// stiff by less than 1e-8. A share of the diagonal of P⁻, which cancellation has made small already, would
+// q = 3, 5, 8), standard deviations differ by less than 5e-7 of themselves, those of y by less than 2e-8. That
+// is decided by the shares of u and y. Those of the higher derivatives make no difference down to 1e-13: what
+// their pivots lose is rounding of P⁻ in units of its bound, and whether the next step can bear that is what
+// its own u and y say. A share of the diagonal of P⁻, which cancellation has made small already, would
 // let through errors of 2e-3. The smoother depends on the small pivots more than the standard deviations
 // of the filter do: where it makes them a thousand times smaller, 1e-8 led to errors of 2e-5.
-constexpr double kShare = 1e-8, kShareOfHigher = 1e-9, kShareToSmooth = 1e-6;
+constexpr double kShare = 1e-8, kShareOfHigher = 1e-12, kShareToSmooth = 1e-6;
 
 // Beyond c |J| = 1/sqrt(kShare), u or what it leaves of y would be below its share: not worth trying.
 constexpr double kSteep = 1e4;
