@@ -102,13 +102,13 @@ def ours_chosen() -> Build:
 
         t0, t1 = problem.jax.t_span
         ivp = problem.jax
-        rate = choice.spectral_radius(problem.numpy, t0, ivp.y0)
+        pace = choice.pace(problem.numpy, t0, ivp.y0, t1 - t0)
         price = choice.price_of_evaluation(lambda t, y: ivp.vector_field(t, y, *ivp.args), ivp.y0)
         runs: dict[Any, Run] = {}
 
         def chosen(tol: float) -> Any:
             found = choice.candidates(
-                *(None, None, "dynamic", tol, problem.d, t1 - t0, lambda: rate, lambda: price)
+                *(None, None, "dynamic", tol, problem.d, lambda: pace, lambda: price)
             )
             return found[0].solver
 

@@ -50,14 +50,55 @@ def test_spectral_radius_where_nothing_moves():
     assert choice.spectral_radius(lambda t, y: np.zeros(3), 0.0, np.zeros(3)) == 0.0
 
 
-@pytest.mark.parametrize("rule", [choice.order_of_ek1, choice.order_of_ek0])
-def test_tighter_tolerances_take_no_lower_order(rule):
-    orders = [rule(10.0**-k, 0) for k in range(1, 13)]
+@pytest.mark.parametrize("sign", [1.0, -1.0], ids=["forward", "backward"])
+def test_the_slope_of_a_rotation_changes_with_its_frequency(sign):
+    def rotation(t, y):
+        return 7.0 * np.array([y[1], -y[0]])
+
+    pace = choice.pace(rotation, 0.0, np.array([2.0, 1.0]), sign * 3.0)
+    np.testing.assert_allclose(pace, [21.0, 21.0], rtol=1e-3)
+
+
+def test_a_solution_may_be_slower_than_its_problem():
+    """y = sin t, to which everything else returns a thousand times faster."""
+
+    def field(t, y):
+        return np.cos(t) - 1e3 * (y - np.sin(t))
+
+    pace = choice.pace(field, 1.0, np.array([np.sin(1.0)]), 10.0)
+    np.testing.assert_allclose(pace.times, 1e4, rtol=1e-3)
+    np.testing.assert_allclose(pace.changes, 10.0 * np.tan(1.0), rtol=0.01)
+
+
+@pytest.mark.parametrize(
+    ("field", "length"),
+    [(lambda t, y: np.zeros(2), 1.0), (lambda t, y: y / t, 1.0), (lambda t, y: -y, 0.0)],
+    ids=["at rest", "not finite", "no end"],
+)
+def test_a_start_that_says_nothing_is_taken_for_typical(field, length):
+    with np.errstate(all="ignore"):
+        assert choice.pace(field, 0.0, np.ones(2), length).changes == choice.Pace(0.0).changes
+
+
+RULES = {
+    "EK1": lambda rtol: choice.order_of_ek1(rtol, False),
+    "EK0": lambda rtol: choice.order_of_ek0(rtol, 0.0, 20.0),
+    "EK0, slow": lambda rtol: choice.order_of_ek0(rtol, 100.0, 1.0),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_tighter_tolerances_take_no_lower_order(name):
+    orders = [RULES[name](10.0**-k) for k in range(1, 13)]
     assert orders == sorted(orders) and len(set(orders)) > 2
 
 
 def test_faster_problems_take_a_lower_order_of_ek0():
-    assert choice.order_of_ek0(1e-6, 1e4) < choice.order_of_ek0(1e-6, 10.0)
+    assert choice.order_of_ek0(1e-6, 1e4, 20.0) < choice.order_of_ek0(1e-6, 10.0, 20.0)
+
+
+def test_slower_solutions_take_a_lower_order_of_ek0():
+    assert choice.order_of_ek0(1e-6, 100.0, 4.0) < choice.order_of_ek0(1e-6, 100.0, 40.0)
 
 
 def chosen(name, **options):

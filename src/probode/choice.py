@@ -1,6 +1,6 @@
 """Choosing a method and an order: from the tolerance, the size of a problem, and how fast it is.
 
-The rules are those that come nearest to the best choice on eight problems, stiff and not, with
+The rules are those that come nearest to the best choice on eight problems (EK1) and 21 (EK0) with
 tolerances from 1e-1 to 1e-12 (``docs/performance.md`` has the figures).
 """
 
@@ -20,6 +20,8 @@ _SMALL = 5
 """Up to this dimension EK1 is the better choice on any problem: its steps cost little more."""
 _STIFF = 1e4
 """A problem is called stiff when its fastest time fits so many times into the interval."""
+_TYPICAL_CHANGES = 50.0
+"""Changes of the slope in an interval, where they are not known."""
 _TYPICAL_STEPS = 300
 """Steps of EK1 that are taken for granted when its price is guessed."""
 _PRICE = 1e-4
@@ -40,29 +42,39 @@ def order_of_ek1(rtol: float, stiff: bool) -> int:
     return int(np.clip(np.floor(order + 0.5), 3, 8))
 
 
-def order_of_ek0(rtol: float, times: float, evaluations: int = 2) -> int:
+def order_of_ek0(
+    rtol: float,
+    times: float,
+    changes: float,
+    evaluations: int = 2,
+    d: int = 1,
+    evaluation: float = 0.0,
+) -> int:
     """The order with the cheapest steps that are enough for the tolerance, and for stability.
 
     From 2 to 8; with one evaluation in a step stability never allows more than 5.
     """
 
     def cost(order: int) -> float:
-        steps = steps_of_ek0(order, rtol, times, evaluations)
-        return steps * price_of_ek0(1, order, 0.0)
+        steps = steps_of_ek0(order, rtol, times, changes, evaluations)
+        return steps * price_of_ek0(d, order, evaluations * evaluation)
 
     return min(range(2, 6 if evaluations == 1 else 9), key=cost)
 
 
-def steps_of_ek0(order: int, rtol: float, times: float, evaluations: int) -> float:
+def steps_of_ek0(order: int, rtol: float, times: float, changes: float, evaluations: int) -> float:
     """Steps for the tolerance or, if these are more, for stability."""
     stable = steps_for_stability(order, times, evaluations)
-    return max(steps_for_tolerance(order, rtol), stable)
+    return max(steps_for_tolerance(order, rtol, changes), stable)
 
 
-def steps_for_tolerance(order: int, rtol: float) -> float:
-    """``10 n rtol^(-1/n)`` with ``n = order + 1``: not their number, but how it depends on both."""
+def steps_for_tolerance(order: int, rtol: float, changes: float) -> float:
+    """``(n/5) N rtol^(-1/n)``, ``n = order + 1``, when ``y'`` changes ``N`` times as at the start.
+
+    Less than three changes are not believed. Not their number, but how it depends on all this.
+    """
     n = order + 1
-    return 10 * n * rtol ** (-1 / n)
+    return n / 5 * max(changes, 3.0) * rtol ** (-1 / n)
 
 
 def steps_for_stability(order: int, times: float, evaluations: int) -> float:
@@ -164,6 +176,34 @@ def spectral_radius(
     return max(rates[-2:])
 
 
+class Pace(NamedTuple):
+    """How fast a problem is where it starts, for the length of its interval."""
+
+    times: float
+    """The spectral radius of the Jacobian: how often the fastest time fits into the interval."""
+    changes: float = _TYPICAL_CHANGES
+    """``|y''| / |y'|``: how often the slope changes by as much as itself."""
+
+
+def pace(
+    function: Callable[[float, np.ndarray], Any], t: float, y: np.ndarray, length: float
+) -> Pace:
+    """How fast a problem is at its start ``(t, y)``, over ``length`` (with the sign of time).
+
+    ``y'' ≈ (f(t + ε, y + ε y') - y') / ε``, with the sign of time as well.
+    """
+    times = abs(length) * spectral_radius(function, t, y)
+    slope = np.asarray(function(t, y)).reshape(y.shape)
+    speed = float(np.linalg.norm(slope))
+    if length == 0.0 or not 0.0 < speed < np.inf:
+        return Pace(times)
+    size = float(np.linalg.norm(y)) or 1.0
+    step = np.copysign(min(1e-6 * size / speed, 1e-3 * abs(length)), length)
+    change = np.asarray(function(t + step, y + step * slope)).reshape(y.shape) - slope
+    changes = float(np.linalg.norm(change)) / speed * abs(length / step)
+    return Pace(times, changes if np.isfinite(changes) else _TYPICAL_CHANGES)
+
+
 def is_limited_by_stability(solver: EK0, step: float, rate: float) -> bool:
     """Whether steps of this length are about as long as EK0's stability allows.
 
@@ -185,24 +225,26 @@ def candidates(
     diffusion: Any,
     rtol: float,
     d: int,
-    length: float,
-    rate: Callable[[], float],
+    pace: Callable[[], Pace],
     evaluation: Callable[[], float] = lambda: 0.0,
     evaluations: int | None = None,
 ) -> list[Candidate]:
     """Solvers in the order in which to try them; ``None`` stands for a choice of ours.
 
-    ``rate()`` is the spectral radius at the start, ``evaluation()`` the price of ``f``. EK0 is
-    tried first where it may pay, with two evaluations in a step; when it has spent twice what EK1
-    would cost, EK1 takes over: a problem that turns stiff costs little more.
+    ``pace()`` is that of the start, ``evaluation()`` the price of ``f``. EK0 is tried first where
+    it may pay, with two evaluations in a step; when it has spent twice what EK1 would cost, EK1
+    takes over: a problem that turns stiff costs little more.
     """
     if method is not None and order is not None:
         return [Candidate(build(method, order, diffusion, evaluations))]
-    times, twice = rate() * abs(length), 2 if evaluations is None else evaluations
+    (times, changes), price = pace(), evaluation()
+    twice = 2 if evaluations is None else evaluations
 
     def solver(kind: type[Solver]) -> Solver:
         if issubclass(kind, EK0):
-            best = order_of_ek0(rtol, times, twice) if order is None else order
+            best = order
+            if best is None:
+                best = order_of_ek0(rtol, times, changes, twice, d, price)
             return build(kind, best, diffusion, twice)
         best = order_of_ek1(rtol, times > _STIFF) if order is None else order
         return build(kind, best, diffusion, evaluations if kind is method else None)
@@ -213,11 +255,11 @@ def candidates(
     if as_diffusion(diffusion).multivariate:  # derived for EK0 alone
         return [Candidate(explicit)]
     implicit = solver(EK1)
-    price = evaluation()
     budget = steps_worth_trying(d, explicit.order, twice, price)
-    steps = steps_of_ek0(explicit.order, rtol, times, twice)
+    steps = steps_of_ek0(explicit.order, rtol, times, changes, twice)
     ek0 = steps * price_of_ek0(d, explicit.order, twice * price)
-    ek1 = steps_for_tolerance(implicit.order, rtol) * price_of_ek1(d, implicit.order, price)
+    steps = steps_for_tolerance(implicit.order, rtol, changes)
+    ek1 = steps * price_of_ek1(d, implicit.order, price)
     pays = d > _SMALL or (price > _DEAR and ek0 < ek1)
     if not pays or steps_for_stability(explicit.order, times, twice) > budget:
         return [Candidate(implicit)]

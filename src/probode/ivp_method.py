@@ -70,9 +70,9 @@ def solvers_for(
     rtol = float(np.min(control.rtol)) if isinstance(control, PControl) else Options().rtol
     length = tf - t0 if np.isfinite(tf) else 0.0
 
-    def rate() -> float:
+    def pace() -> choice.Pace:
         with double_precision():
-            return choice.spectral_radius(function, t0, y0)
+            return choice.pace(function, t0, y0, length)
 
     def evaluation() -> float:
         with double_precision():
@@ -84,8 +84,7 @@ def solvers_for(
         options.diffusion,
         rtol,
         y0.size,
-        length,
-        rate,
+        pace,
         evaluation,
         options.evaluations,
     )
