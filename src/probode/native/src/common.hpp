@@ -82,29 +82,47 @@ inline double noise_scale(const Settings& s, double ratio) {
   return power;
 }
 
+// Calls `visit(from, to)` for pieces of `count` components, short enough that their derivatives stay in the first cache
+// from one loop over them to the next.
+template <typename Visit>
+inline void for_pieces(long count, Visit&& visit) {
+  constexpr long piece = 256;
+  for (long from = 0; from < count; from += piece) visit(from, std::min(from + piece, count));
+}
+
 // m + T (Ã - I) T⁻¹ m: the increment first, to lose no digit. `count` components, of rows of `s.d`.
 inline void predict_mean(const Settings& s, const double* mean, long count, const double* coords, double* out) {
   const int n = s.n;
   const long d = s.d;
-  double inverse[kMaxDerivatives];
-  for (int j = 1; j < n; ++j) inverse[j] = 1.0 / coords[j];
-  for (int i = 0; i < n; ++i) {
-    double weights[kMaxDerivatives];
-    for (int j = i + 1; j < n; ++j) weights[j] = s.transition[i * n + j] * inverse[j];
-    const double* row = mean + i * d;
-    double* result = out + i * count;
-    long k = 0;
-    for (; k + kLane <= count; k += kLane) {
-      Lane sum = {};
-      for (int j = i + 1; j < n; ++j) sum += weights[j] * load(mean + j * d + k);
-      store(result + k, load(row + k) + coords[i] * sum);
-    }
-    for (; k < count; ++k) {
-      double sum = 0.0;
-      for (int j = i + 1; j < n; ++j) sum += weights[j] * mean[j * d + k];
-      result[k] = row[k] + coords[i] * sum;
-    }
+  double weights[kMaxDerivatives][kMaxDerivatives];
+  for (int j = 1; j < n; ++j) {
+    const double inverse = 1.0 / coords[j];
+    for (int i = 0; i < j; ++i) weights[i][j] = s.transition[i * n + j] * inverse;
   }
+  for_pieces(count, [&](long from, long to) {
+    for (int i = 0; i < n; ++i) {
+      const double* row = mean + i * d;
+      double* result = out + i * count;
+      long k = from;
+      for (; k + 4 * kLane <= to; k += 4 * kLane) {  // additions wait for one another: four at a time
+        Lane sum[4] = {};
+        for (int j = i + 1; j < n; ++j)
+          for (int c = 0; c < 4; ++c) sum[c] += weights[i][j] * load(mean + j * d + k + c * kLane);
+        for (int c = 0; c < 4; ++c)
+          store(result + k + c * kLane, load(row + k + c * kLane) + coords[i] * sum[c]);
+      }
+      for (; k + kLane <= to; k += kLane) {
+        Lane sum = {};
+        for (int j = i + 1; j < n; ++j) sum += weights[i][j] * load(mean + j * d + k);
+        store(result + k, load(row + k) + coords[i] * sum);
+      }
+      for (; k < to; ++k) {
+        double sum = 0.0;
+        for (int j = i + 1; j < n; ++j) sum += weights[i][j] * mean[j * d + k];
+        result[k] = row[k] + coords[i] * sum;
+      }
+    }
+  });
 }
 
 // Σ x_k², in lanes: an addition waits for the one before.

@@ -148,18 +148,19 @@ inline bool judge(const Settings& s, State& x, const Errors& error, bool& failed
   return accepted;
 }
 
-// m⁻ - T g z for the derivatives from `first` to `last`; the gain g is a column per block.
-inline void correct(const Settings& s, const double* coords, const double* gain, const double* z,
-                    int first, int last, const double* predicted, double* mean) {
+// m⁻ - T g z for the derivatives `first` to `last` of the components `from` to `to`; the gain g is a column per
+// block.
+inline void correct(const Settings& s, const double* coords, const double* gain, const double* z, int first,
+                    int last, long from, long to, const double* predicted, double* mean) {
   const long d = s.d;
   for (int i = first; i < last; ++i) {
-    const double* from = predicted + i * d;
-    double* to = mean + i * d;
+    const double* before = predicted + i * d;
+    double* after = mean + i * d;
     if (s.structure == kBlockDiagonal) {
-      for (long k = 0; k < d; ++k) to[k] = from[k] - coords[i] * gain[k * s.n + i] * z[k];
+      for (long k = from; k < to; ++k) after[k] = before[k] - coords[i] * gain[k * s.n + i] * z[k];
     } else {
       const double common = coords[i] * gain[i];
-      for (long k = 0; k < d; ++k) to[k] = from[k] - common * z[k];
+      for (long k = from; k < to; ++k) after[k] = before[k] - common * z[k];
     }
   }
 }
@@ -230,9 +231,11 @@ inline void update(const Settings& s, State& x, const double* jacobian, const do
     }
   }
   if (twice) {
-    correct(s, coords, corrections, z, 0, 1, x.predicted, x.predicted);
+    correct(s, coords, corrections, z, 0, 1, 0, d, x.predicted, x.predicted);
   } else if (w == 1) {
-    correct(s, coords, corrections, z, 0, n, x.predicted, x.row.mean);
+    for_pieces(d, [&](long from, long to) {
+      correct(s, coords, corrections, z, 0, n, from, to, x.predicted, x.row.mean);
+    });
   } else {
     for (int i = 0; i < n; ++i)
       for (int k = 0; k < w; ++k)
@@ -252,12 +255,14 @@ inline void finish(const Settings& s, State& x, const double* f, Scratch& scratc
   coordinates(s, *x.row.h, coords);
   double *z = room(scratch.small, 2 * static_cast<size_t>(d)), *change = z + d;
   if (!all_finite(f, d)) f = x.first_slope;
-  for (int k = 0; k < d; ++k) {
-    z[k] = x.predicted[d + k] - f[k];
-    change[k] = x.first_slope[k] - f[k];
-  }
-  correct(s, coords, x.gain, change, 0, 1, x.predicted, x.row.mean);
-  correct(s, coords, x.gain, z, 1, n, x.predicted, x.row.mean);
+  for_pieces(d, [&](long from, long to) {
+    for (long k = from; k < to; ++k) {
+      z[k] = x.predicted[d + k] - f[k];
+      change[k] = x.first_slope[k] - f[k];
+    }
+    correct(s, coords, x.gain, change, 0, 1, from, to, x.predicted, x.row.mean);
+    correct(s, coords, x.gain, z, 1, n, from, to, x.predicted, x.row.mean);
+  });
   *x.waiting = 0.0;
 }
 
