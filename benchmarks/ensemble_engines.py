@@ -79,6 +79,8 @@ CASES = {
             (probode.EK0(2), (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)),
             (probode.EK0(3), (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7)),
             (probode.EK0(4), (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8)),
+            (probode.EK0(3, evaluations=2), (1e-2, 1e-3, 1e-4, 1e-5, 1e-6)),
+            (probode.EK0(4, evaluations=2), (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7)),
         ),
         (
             ("Tsit5", (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9)),

@@ -4,7 +4,9 @@ import functools
 
 import jax
 
-QUICKLY = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+from probode.compile import known_options
+
+QUICKLY = known_options({"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False})
 """Options of the compiler."""
 
 jit_once = functools.partial(jax.jit, compiler_options=QUICKLY)

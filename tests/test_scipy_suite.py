@@ -25,6 +25,8 @@ REPLACED = {
     "['BDF', 'Radau']": "['EK1']",
     "[RK23, RK45, DOP853, Radau, BDF, LSODA]": "[EK0, EK1]",
     "method='Radau'": "method='EK1'",
+    "method='BDF'": "method='EK1'",
+    'method="BDF"': 'method="EK1"',
     'method="LSODA"': 'method="EK1"',
 }
 

@@ -17,14 +17,21 @@ _FAST_COMPILATION = {
 
 @lru_cache(maxsize=1)
 def compiler_options() -> dict[str, Any] | None:
-    """Options that this version of the compiler knows."""
-    if jax.default_backend() != "cpu":
-        return None
-    try:
-        jax.jit(lambda x: x, compiler_options=_FAST_COMPILATION).lower(0.0).compile()
-    except Exception:  # an unknown option is reported in different ways
-        return None
-    return _FAST_COMPILATION
+    """Options for what is compiled on the CPU."""
+    return known_options(_FAST_COMPILATION) if jax.default_backend() == "cpu" else None
+
+
+def known_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Those of the options that this version of the compiler knows."""
+
+    def is_known(name: str) -> bool:
+        try:
+            jax.jit(lambda x: x, compiler_options={name: options[name]}).lower(0.0).compile()
+        except Exception:  # an unknown option is reported in different ways
+            return False
+        return True
+
+    return {name: options[name] for name in options if is_known(name)}
 
 
 def use_compilation_cache(folder: str | os.PathLike[str] | None = None) -> Path | None:

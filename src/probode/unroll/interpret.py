@@ -335,7 +335,11 @@ def _cond(equation: Any, operands: list[Value]) -> Sequence[Value]:
 def _scan(equation: Any, operands: list[Value]) -> list[Value]:
     """A loop of known length, unrolled."""
     how, body = equation.params, equation.params["jaxpr"]
-    length, consts, carried = how["length"], how["num_consts"], how["num_carry"]
+    length = how["length"]
+    if "num_consts" in how:
+        consts, carried = how["num_consts"], how["num_carry"]
+    else:  # since JAX 0.11: a tree of constants, what is carried, and series
+        consts, carried, _ = map(len, how["ft_in"].unpack())
     if length > LONGEST_LOOP:
         raise Unsupported(f"a loop of {length} rounds")
     fixed, carry = operands[:consts], operands[consts : consts + carried]
