@@ -237,7 +237,8 @@ def candidates(
     """
     if method is not None and order is not None:
         return [Candidate(build(method, order, diffusion, evaluations))]
-    (times, changes), price = pace(), evaluation()
+    times, changes = pace()
+    price = evaluation() if method is None or issubclass(method, EK0) else 0.0
     twice = 2 if evaluations is None else evaluations
 
     def solver(kind: type[Solver]) -> Solver:

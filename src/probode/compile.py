@@ -24,14 +24,16 @@ def compiler_options() -> dict[str, Any] | None:
 def known_options(options: dict[str, Any]) -> dict[str, Any]:
     """Those of the options that this version of the compiler knows."""
 
-    def is_known(name: str) -> bool:
+    def are_known(some: dict[str, Any]) -> bool:
         try:
-            jax.jit(lambda x: x, compiler_options={name: options[name]}).lower(0.0).compile()
+            jax.jit(lambda x: x, compiler_options=some).lower(0.0).compile()
         except Exception:  # an unknown option is reported in different ways
             return False
         return True
 
-    return {name: options[name] for name in options if is_known(name)}
+    if are_known(options):
+        return options
+    return {name: value for name, value in options.items() if are_known({name: value})}
 
 
 def use_compilation_cache(folder: str | os.PathLike[str] | None = None) -> Path | None:
