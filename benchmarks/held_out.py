@@ -58,9 +58,8 @@ def damped_pendulum() -> InitialValueProblem:
 
 
 @_held_out
-def kepler() -> InitialValueProblem:
+def kepler(name: str = "kepler", eccentricity: float = 0.5) -> InitialValueProblem:
     """Two revolutions on an ellipse of eccentricity one half; Kepler's equation gives the place."""
-    eccentricity = 0.5
 
     def field(t, y):
         r3 = (y[0] ** 2 + y[1] ** 2) ** 1.5
@@ -78,7 +77,7 @@ def kepler() -> InitialValueProblem:
         return np.stack([c - eccentricity, b * s, -s * rate, b * c * rate], axis=-1)
 
     y0 = [1 - eccentricity, 0.0, 0.0, np.sqrt((1 + eccentricity) / (1 - eccentricity))]
-    return _problem("kepler", field, (0.0, 4 * np.pi), y0, exact=exact)
+    return _problem(name, field, (0.0, 4 * np.pi), y0, exact=exact)
 
 
 @_held_out

@@ -40,9 +40,9 @@ def reference():
     ).sol
 
 
-def run(solver, rtol=1e-5, **options):
+def run(solver, rtol=1e-5, t1=10.0, **options):
     control = PIControl(rtol=rtol, atol=1e-3 * rtol)
-    return solve(lotka_volterra, (0.0, 10.0), [1.0, 1.0], solver=solver, control=control, **options)
+    return solve(lotka_volterra, (0.0, t1), [1.0, 1.0], solver=solver, control=control, **options)
 
 
 def lorenz(rtol, t1):
@@ -159,11 +159,11 @@ def test_the_estimate_is_the_error_on_a_stiff_problem():
     assert judged.diagnose().trusted
 
 
-def test_the_fast_mode_needs_three_evaluations_and_is_of_the_right_size(reference):
+def test_the_fast_mode_needs_three_evaluations_and_a_look_and_is_of_the_right_size(reference):
     for solver in (EK1(3), EK0(3)):
         posterior = run(solver).calibrate("defect-fast")
-        steps = posterior.stats.accepted
-        assert posterior.stats.calibration_f_evaluations == 3 * steps
+        steps, f = posterior.stats.accepted, posterior.stats.calibration_f_evaluations
+        assert 3 * steps < f < 3.5 * steps
         error = posterior.mean - reference(posterior.t).T
         assert relative(posterior.global_error(), error) < 0.3
 
@@ -389,7 +389,7 @@ def test_new_values_and_other_numbers_of_steps_do_not_compile_again():
 
 def test_all_steps_at_once_is_step_by_step():
     """Two ways of carrying the error along: the same up to corrections of corrections."""
-    posterior = run(EK1(3))
+    posterior = run(EK1(3), rtol=1e-6, t1=2.0)
     scheme = scheme_for(posterior.method, True, "defect")
     means = np.asarray(posterior.path.smoothed.mean)[:, : scheme.k + 1]
     with jax.enable_x64(True):
@@ -413,7 +413,7 @@ def test_where_the_error_is_no_small_perturbation_steps_go_one_by_one(monkeypatc
 
     monkeypatch.setattr(drive, "_block", counting)
     with native.disabled():  # the kernels always go one by one
-        run(EK1(3)).calibrate()
+        run(EK1(3), rtol=1e-6, t1=2.0).calibrate()
         assert not one_by_one
         lorenz(1e-3, 30.0).calibrate()
     assert one_by_one

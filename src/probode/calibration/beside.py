@@ -51,6 +51,7 @@ class Tracker:
     square: Float[Array, " d"]
     """Running mean of ``e²``."""
     tally: Tally
+    corrections: Array
     repeats: Array
     corrected: Float[Array, "K d"]
     """At the save points: the solution with the error taken off."""
@@ -71,6 +72,7 @@ class Tracker:
             jnp.zeros(()),
             zero,
             Tally.start(jnp, mean[0]),
+            jnp.zeros((), int),
             jnp.zeros((), int),
             jnp.full((size, d), jnp.nan),
             jnp.full((size,), jnp.nan),
@@ -104,6 +106,7 @@ class Tracker:
             misfit,
             square,
             self.tally.add(jnp, right[0], moved),
+            self.corrections + moved.corrections,
             self.repeats + moved.repeats,
             self.corrected,
             self.misfits,
@@ -135,6 +138,7 @@ class Tracker:
         scaled = scales.combine(xp, error, variance, *means, values, self.scheme.doubt)
         steps = mine.tally.steps.astype(int)
         scheme = self.scheme
+        more = mine.corrections + mine.repeats
         return Calibration(
             mode=mode,
             contact=scheme.k,
@@ -144,7 +148,7 @@ class Tracker:
             ratio=scaled.ratio,
             own=scaled.own,
             signs=mine.tally.signs(xp, scheme.harmless),
-            f_evaluations=steps * scheme.f_per_step + scheme.collocation.s * mine.repeats,
+            f_evaluations=steps * scheme.f_per_step + scheme.collocation.s * more,
             jacobian_evaluations=steps * scheme.jacobians_per_step + mine.repeats,
         )
 

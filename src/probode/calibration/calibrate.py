@@ -45,7 +45,7 @@ def assemble(
     xp: Any = np if on_host(t) else jnp
     error = xp.concatenate([xp.zeros_like(means[:1, 0]), moved.error])
     scaled = scales.of_nodes(xp, error, variance, means[:, 0], scheme.doubt)
-    repeats = moved.repeats.sum()
+    corrections, repeats = moved.corrections.sum(), moved.repeats.sum()
     steps = t.shape[0] - 1
     s = scheme.collocation.s
     return Calibration(
@@ -57,6 +57,6 @@ def assemble(
         ratio=scaled.ratio,
         own=scaled.own,
         signs=Tally.over(xp, means[:, 0], moved).signs(xp, scheme.harmless),
-        f_evaluations=steps * scheme.f_per_step + s * repeats,
+        f_evaluations=steps * scheme.f_per_step + s * (corrections + repeats),
         jacobian_evaluations=steps * scheme.jacobians_per_step + repeats,
     )

@@ -15,20 +15,24 @@ from probode.calibration.transport import (
     Newton,
     Scheme,
     Transported,
+    allowed,
     is_settled,
+    measured,
 )
 from probode.linearize import VectorField
 
 _SMALL_CHANGE = 0.1
 """Part of the error by which corrections may change it when done for all steps at once."""
+COUNTS = 2
+"""Numbers in a step's row that count: corrections, repeats."""
 
 
 def empty(scheme: Scheme, steps: int, d: int) -> Transported:
     """NumPy arrays for so many steps, all zero."""
     rows: list[Any] = [np.zeros((steps, d)) for _ in range(3)]
     stages: Any = np.zeros((steps, scheme.collocation.s, d))
-    repeats: Any = np.zeros(steps, int)
-    return Transported(rows[0], stages, rows[1], rows[2], repeats)
+    counts: list[Any] = [np.zeros(steps, int) for _ in range(COUNTS)]
+    return Transported(rows[0], stages, rows[1], rows[2], *counts)
 
 
 def carry_over(
@@ -50,8 +54,9 @@ def carry_over(
         after, moved = scheme.advance(field, step, carry)
         e, nothing = carry.error, jnp.zeros_like(carry.error)
         ends = jnp.where(stays, jnp.stack([e, nothing, nothing]), jnp.stack(moved.ends))
-        repeats = jnp.where(stays, 0.0, nothing + moved.repeats)
-        rows = jnp.concatenate([ends, repeats[None], jnp.where(stays, e, moved.stages)])
+        counts = jnp.stack([nothing + moved.corrections, nothing + moved.repeats])
+        counts = jnp.where(stays, 0.0, counts)
+        rows = jnp.concatenate([ends, counts, jnp.where(stays, e, moved.stages)])
         return jax.tree.map(lambda a, b: jnp.where(stays, a, b), carry, after), rows
 
     if count is None:
@@ -62,10 +67,16 @@ def carry_over(
             carry, rows = advance(state[0], i)
             return carry, jax.lax.dynamic_update_index_in_dim(state[1], rows, i, 0)
 
-        buffer = jnp.zeros((h.shape[0], scheme.collocation.s + 4, means.shape[-1]))
+        buffer = jnp.zeros((h.shape[0], scheme.collocation.s + 3 + COUNTS, means.shape[-1]))
         carry, rows = jax.lax.fori_loop(0, count, body, (carry, buffer))
-    error, first, second, repeats = (rows[:, i] for i in range(4))
-    return carry, Transported(error, rows[:, 4:], first, second, repeats[:, 0].astype(int))
+    return carry, from_rows(rows)
+
+
+def from_rows(rows: Any) -> Transported:
+    """The parts of rows ``(N, s+5, d)``: error, first, second, two counts, stages."""
+    error, first, second, *counts = (rows[:, i] for i in range(3 + COUNTS))
+    counts = [count[:, 0].astype(int) for count in counts]
+    return Transported(error, rows[:, 3 + COUNTS :], first, second, *counts)
 
 
 def _packed(
@@ -90,8 +101,8 @@ def carry_at_once(
     The linearised stages make ``e_(n+1)`` an affine function of ``e_n``: a recurrence without any
     evaluation. Corrections at its result, for all steps at once, change the offsets, and the
     recurrence is run once more. The last value says whether that is enough: whether no step would
-    repeat its iteration, and the corrections changed no error by more than its tenth (the next ones
-    would change it by a tenth of that).
+    go on with its iteration, and the corrections changed the error by so small a part ``c`` that
+    the next ones, which would change it by ``c²/2``, can be left out.
     """
     h = t[1:] - t[:-1]
     still = (h == 0.0)[:, None]
@@ -118,21 +129,25 @@ def carry_at_once(
 
     e = errors(steps.offset)
     stages = stages_of(e[:-1], steps.offset)
-    first, second, settled = stages - e[:-1, None], nothing, jnp.ones((), bool)
-    if scheme.corrections:
-        values = steps.curve.value
-        shifted = jax.vmap(jax.vmap(field))(steps.curve.t, values - stages)
-        beyond = (steps.f - shifted) - jnp.einsum("nsb,nab->nsa", stages, steps.j)
-        second = jax.vmap(scheme.apply)(steps.solve, beyond)
-        second = jnp.where(still[..., None], 0.0, second)
-        settled = jnp.all(jax.vmap(is_settled)(values, stages, first, second))
-        before, e = e, errors(steps.offset + second)
-        stages = stages_of(e[:-1], steps.offset + second)
-        noise = ROUNDING * jnp.max(jnp.abs(values), axis=(0, 1))
-        size = jax.lax.cummax(jnp.abs(e)) + noise
-        settled = settled & jnp.all(jnp.abs(e - before) <= _SMALL_CHANGE * size)
+    first, second = stages - e[:-1, None], nothing
+    n = carry.steps + jnp.cumsum(h != 0.0) - 1.0
+    values = steps.curve.value
+    shifted = jax.vmap(jax.vmap(field))(steps.curve.t, values - stages)
+    beyond = (steps.f - shifted) - jnp.einsum("nsb,nab->nsa", stages, steps.j)
+    second = jax.vmap(scheme.apply)(steps.solve, beyond)
+    second = jnp.where(still[..., None], 0.0, second)
+    changed, moved = jax.vmap(measured)(values, stages, first, second)
+    settled = jnp.all(is_settled(changed, jnp.ones(()), moved, n) | still[:, 0])
+    before, e = e, errors(steps.offset + second)
+    stages = stages_of(e[:-1], steps.offset + second)
+    noise = ROUNDING * jnp.max(jnp.abs(values), axis=(0, 1))
+    size = jax.lax.cummax(jnp.abs(e)) + noise
+    small = jnp.sqrt(jnp.sum(jnp.where(still[:, 0], 0.0, 2.0 * allowed(n))))
+    small = jnp.minimum(small, _SMALL_CHANGE)
+    settled = settled & jnp.all(jnp.abs(e - before) <= small * size)
     slope = (e[-1] - e[-2]) / jnp.where(h[-1] == 0.0, 1.0, h[-1])
-    credit = carry.credit + CREDIT * jnp.sum(h != 0.0)
-    repeats = jnp.zeros(h.shape, int)
-    moved = Transported(e[1:], stages, first[:, -1], second[:, -1], repeats)
-    return Carry(e[-1], slope, credit), moved, settled & jnp.all(jnp.isfinite(e))
+    count = jnp.sum(h != 0.0)
+    none = jnp.zeros(h.shape, int)
+    done = Transported(e[1:], stages, first[:, -1], second[:, -1], none, none)
+    after = Carry(e[-1], slope, carry.credit + CREDIT * count, carry.steps + count, carry.due)
+    return after, done, settled & jnp.all(jnp.isfinite(e))

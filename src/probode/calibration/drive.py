@@ -52,14 +52,14 @@ def transport(scheme: Scheme, field: Field, t: np.ndarray, means: np.ndarray) ->
     means = means[:, : scheme.k + 1]
     carry = Carry.start(np, d)
     parts = []
+    at_once = isinstance(scheme, Newton) and scheme.corrections > 0
     for begin in range(0, steps, size):
         count = min(size, steps - begin)
         cut = partial(_cut, begin=begin, rows=size + 1)
         nodes, values = cut(t), cut(means)
-        settled = False
-        if isinstance(scheme, Newton):
-            after, moved, settled = _block_at_once(scheme, field, nodes, values, carry)
-        if not settled:  # one step after the other, with iterations where they are needed
+        if at_once and isinstance(scheme, Newton):
+            after, moved, at_once = _block_at_once(scheme, field, nodes, values, carry)
+        if not at_once:  # here and from here on: later steps may leave even less unsettled
             after, moved = _block(scheme, field, nodes, values, carry, count)
         carry = after
         parts.append(jax.tree.map(partial(_first, count=count), moved))

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from probode.calibration import transport
+from probode.calibration.carry import COUNTS, from_rows
 from probode.calibration.interpolant import rows_at
 from probode.calibration.transport import Newton, Scheme, Transported
 from probode.native import library
@@ -28,7 +29,7 @@ def transport_natively(
     means = means if means[0].flags.c_contiguous and means.dtype == float else means.astype(float)
     t = np.ascontiguousarray(t, dtype=float)
     numbers = [np.asarray(tape.numbers(field)) for tape in (values, derivatives)]
-    rows = np.empty((steps, s + 4, d))
+    rows = np.empty((steps, s + 3 + COUNTS, d))
     loaded: Any = library.load()
     loaded.probode_transport(
         address(_table(scheme, d)),
@@ -40,9 +41,7 @@ def transport_natively(
         ctypes.c_long(steps),
         address(rows),
     )
-    error, first, second, repeats = (rows[:, i] for i in range(4))
-    results: Any = (error, rows[:, 4:], first, second, repeats[:, 0].astype(int))
-    return Transported(*results)
+    return from_rows(rows)
 
 
 def _jacobian(scheme: Scheme) -> str:
@@ -65,6 +64,10 @@ def _table(scheme: Scheme, d: int) -> np.ndarray:
         transport.FIRST_CREDIT,
         transport.CREDIT,
         transport.ROUNDING,
+        transport.EARLY,
+        transport.SHRINKS if isinstance(scheme, Newton) else transport.SWEEPS_SHRINK,
+        transport.LOOK,
+        transport.MOST_SWEEPS,
     ]
     tables = [c.nodes, *rows_at(scheme.k, tuple(c.nodes.tolist())), c.matrix, c.weights]
     tables += [np.linalg.inv(c.matrix), *(f(x) for x in (shifts, columns, rows) for f in _PARTS)]

@@ -10,11 +10,18 @@ which collocation solves on the steps that the solver took: stage values ``E_i``
 
 - :class:`Newton`, for EK1: with the Jacobian ``J`` in the middle of the step and the defects
   ``δ_i = P'_i - f(t_i, P_i)``, both known for all steps at once, the linearised stages are an
-  affine function of ``e_n``. One correction for what ``f`` does beyond ``J`` follows. In the rare
-  steps where that correction is not small (a layer that the error has moved) it is not enough: they
-  are done again by Newton's method around ``P - e``.
+  affine function of ``e_n``. A correction for what ``f`` does beyond ``J`` follows, and more of
+  them while they are needed. In the rare steps where they do not shrink (a layer that the error has
+  moved) the step is done again by Newton's method around ``P - e``.
 - :class:`Sweeps`, for EK0 and DiagonalEK1: fixed-point sweeps ``E <- e_n + h a G(E)`` without any
-  Jacobian, or preconditioned with its diagonal.
+  Jacobian, or preconditioned with its diagonal; two, and more of them while they are needed.
+
+How many are needed is a matter of all steps together. What an iteration leaves out has the same
+sign in every step where the solution keeps coming back: along a Kepler orbit one correction leaves
+out 2e-4 of the error a step, which acts like a friction and within 30 periods hides the drift of
+the energy. And where errors grow in proportion to time (orbits of different energy drift apart),
+what is left out in a step is multiplied by the steps that follow. So the part of the error that
+step ``n`` may leave unsettled falls like ``1/n²``.
 
 Only what depends on ``e_n`` is sequential; everything else is done for many steps at once.
 """
@@ -33,29 +40,52 @@ from probode.calibration.stages import Collocation
 from probode.linearize import VectorField
 
 LEFT_OVER = 1e-2
-"""Part of the error that the iteration may leave unsettled in a step."""
+"""Part of its change over a step that the iteration may leave unsettled in the error."""
+EARLY = 20.0
+"""Part of the error itself: ``1 / (EARLY + n)²`` in step ``n``, ``1 / EARLY`` in all together."""
+SHRINKS, SWEEPS_SHRINK = 0.25, 0.8
+"""Part of the correction, or of the sweep, before it that one may be, to go on in the same way.
+Sweeps shrink by ``h J``, and in a system of second order in two of them by its square."""
+LOOK = 16
+"""Steps between two looks, in the fast mode, at whether corrections are needed."""
 
 _DOUBT = 1 / 3
 """Of an estimate without a correction, beside the error around."""
 
 MOST_ITERATIONS = 8
+MOST_SWEEPS = 8
 FIRST_CREDIT, CREDIT = 32.0, 0.05
-"""Iterations beyond the ordinary ones: so many at once, and so many more for each step."""
+"""Iterations with a Jacobian of their own: so many at once, and so many more for each step."""
 ROUNDING = 4 * float(np.finfo(float).eps)
+_TINY = 1e-300
 
 
 class Carry(NamedTuple):
-    """The error at a node, its mean slope over the step that led there, and a budget."""
+    """The error at a node, its mean slope over the step that led there, and what was spent."""
 
     error: Float[Array, " d"]
     slope: Float[Array, " d"]
     credit: Array
-    """Iterations beyond the ordinary ones that may still be spent."""
+    """Iterations with a Jacobian of their own that may still be spent."""
+    steps: Array
+    """Steps so far."""
+    due: Array
+    """One if the first correction of the last step was not enough, else zero."""
 
     @staticmethod
     def start(xp: Any, d: int) -> "Carry":
         """The initial value has no error."""
-        return Carry(xp.zeros(d), xp.zeros(d), xp.asarray(FIRST_CREDIT))
+        return Carry(xp.zeros(d), xp.zeros(d), xp.asarray(FIRST_CREDIT), *2 * [xp.asarray(0.0)])
+
+    def after(self, end: Any, h: Any, due: Any, spent: Any = 0.0) -> "Carry":
+        """At the end of a step of length ``h``, in which ``spent`` iterations had a Jacobian."""
+        credit = self.credit + CREDIT - spent
+        return Carry(end, (end - self.error) / h, credit, self.steps + 1.0, due)
+
+    @property
+    def looks(self) -> Array:
+        """In the fast mode: whether the next step is corrected."""
+        return (self.due > 0.0) | (self.steps % LOOK == 0.0)
 
 
 class Transported(NamedTuple):
@@ -69,8 +99,10 @@ class Transported(NamedTuple):
     """Change of the error over the step after the first iteration, at the end of the step."""
     second: Float[Array, " d"]
     """What the last iteration changed there."""
+    corrections: Array
+    """Corrections or sweeps beyond the ordinary ones (``s`` evaluations each)."""
     repeats: Array
-    """Newton iterations beyond the ordinary ones (each with a Jacobian of its own)."""
+    """Newton iterations (``s`` evaluations and a Jacobian each)."""
 
     @property
     def ends(self) -> tuple[Array, Array, Array]:
@@ -176,64 +208,129 @@ class Newton:
 
     def advance(self, field: VectorField, step: Linear, carry: Carry) -> tuple[Carry, Transported]:
         """Carry the error over one step."""
-        e = carry.error
+        e, none = carry.error, jnp.zeros((), int)
         first = step.offset + step.response @ e
-        stages = e + first
-        if not self.corrections:
-            nothing = jnp.zeros_like(e)
-            return self._moved(step, carry, stages, first[-1], nothing, jnp.zeros((), int))
-        shifted = jax.vmap(field)(step.curve.t, step.curve.value - stages)
-        second = self.apply(step.solve, (step.f - shifted) - stages @ step.j.T)
-        settled = is_settled(step.curve.value, stages, first, second)
-        settled = settled | (carry.credit < MOST_ITERATIONS)
-        corrected, last, repeats = jax.lax.cond(
-            settled,
-            lambda: (stages + second, second[-1], jnp.zeros((), int)),
-            lambda: self._repeat(field, step, e),
-        )
-        return self._moved(step, carry, corrected, corrected[-1] - last - e, last, repeats)
+        plain = e + first
 
-    def _moved(
-        self, step: Linear, carry: Carry, stages: Array, first: Array, second: Array, repeats: Array
-    ) -> tuple[Carry, Transported]:
-        slope = (stages[-1] - carry.error) / step.curve.h
-        after = Carry(stages[-1], slope, carry.credit + CREDIT - repeats)
-        return after, Transported(stages[-1], stages, first, second, repeats)
+        def corrected() -> tuple[Array, Array, Array, Array, Array]:
+            shifted = jax.vmap(field)(step.curve.t, step.curve.value - plain)
+            change = self.apply(step.solve, (step.f - shifted) - plain @ step.j.T)
+            changed, moved = measured(step.curve.value, plain, first, change)
+            settled = is_settled(changed, jnp.ones(()), moved, carry.steps)
+            found = jax.lax.cond(
+                settled,
+                lambda: (plain + change, change, none, none),
+                lambda: self._settle(field, step, carry, plain + change, change, changed),
+            )
+            return (*found, jnp.where(settled, 0.0, 1.0))
 
-    def _repeat(self, field: VectorField, step: Linear, e: Array) -> tuple[Array, Array, Array]:
-        """The stages by Newton's method from ``E = e_n``, each iteration with its own Jacobian."""
-        path, inner = step.curve, self.collocation.middle
+        if self.corrections:
+            stages, change, corrections, repeats, due = corrected()
+        else:
+            stages, change, corrections, repeats, due = jax.lax.cond(
+                carry.looks,
+                corrected,
+                lambda: (plain, jnp.zeros_like(plain), none, none, jnp.zeros(())),
+            )
+            corrections = corrections + carry.looks
+        end, last = stages[-1], change[-1]
+        after = carry.after(end, step.curve.h, due, spent=repeats)
+        return after, Transported(end, stages, end - last - e, last, corrections, repeats)
+
+    def _settle(
+        self,
+        field: VectorField,
+        step: Linear,
+        carry: Carry,
+        stages: Array,
+        change: Array,
+        changed: Array,
+    ) -> tuple[Array, Array, Array, Array]:
+        """More corrections after the first; where they do not shrink, Newton's method.
+
+        That begins anew at ``E = e_n``, and each of its iterations has its own Jacobian.
+        """
+        path, inner, e = step.curve, self.collocation.middle, carry.error
         inverse_matrix = np.linalg.inv(self.collocation.matrix)
-        noise = ROUNDING * jnp.max(jnp.abs(path.value))
-
-        def unsettled(state: tuple[Array, Array, Array]) -> Array:
-            stages, change, count = state
-            settled = jnp.abs(change) <= LEFT_OVER * jnp.max(jnp.abs(stages), axis=0) + noise
-            return (count < MOST_ITERATIONS) & ~jnp.all(settled)
-
-        def iterate(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-            stages, _, count = state
-            f = jax.vmap(field)(path.t, path.value - stages)
-            j = field.jacobian(path.t[inner], path.value[inner] - stages[inner])[1]
-            solve = self.linearize(path, f, j).solve
-            change = self.apply(solve, inverse_matrix @ (e - stages) / path.h + path.slope - f)
-            return stages + change, change, count + 1
-
         begin = jnp.broadcast_to(e, path.value.shape)
-        infinite = jnp.full_like(begin, jnp.inf)
-        stages, change, count = jax.lax.while_loop(
-            unsettled, iterate, (begin, infinite, jnp.zeros((), int))
+        affordable = carry.credit >= MOST_ITERATIONS
+
+        class State(NamedTuple):
+            stages: Array
+            change: Array
+            changed: Array
+            solve: Complex
+            anew: Array
+            stop: Array
+            corrections: Array
+            repeats: Array
+
+        def linearize(f: Array, stages: Array) -> Complex:
+            j = field.jacobian(path.t[inner], path.value[inner] - stages[inner])[1]
+            return self.linearize(path, f, j).solve
+
+        def iterate(now: State) -> State:
+            f = jax.vmap(field)(path.t, path.value - now.stages)
+            solve = jax.lax.cond(now.anew, lambda: linearize(f, now.stages), lambda: now.solve)
+            change = self.apply(solve, inverse_matrix @ (e - now.stages) / path.h + path.slope - f)
+            stages = now.stages + change
+            changed, moved = measured(path.value, stages, stages - e, change)
+            settled = is_settled(changed, now.changed, moved, carry.steps)
+            stuck = ~now.anew & ~settled & ~(changed <= SHRINKS * now.changed)
+            anew = now.anew | (stuck & affordable)
+            restart = anew & ~now.anew
+            one = jnp.ones((), int)
+            return State(
+                jnp.where(restart, begin, stages),
+                change,
+                jnp.where(restart, 0.0, changed),
+                solve,
+                anew,
+                settled | (stuck & ~affordable),
+                now.corrections + jnp.where(now.anew, 0, one),
+                now.repeats + jnp.where(now.anew, one, 0),
+            )
+
+        def going(now: State) -> Array:
+            return ~now.stop & (now.repeats < MOST_ITERATIONS) & (now.corrections < MOST_ITERATIONS)
+
+        anew = ~(changed <= SHRINKS) & affordable
+        none = jnp.zeros((), int)
+        start = State(
+            jnp.where(anew, begin, stages),
+            change,
+            jnp.where(anew, 0.0, changed),
+            step.solve,
+            anew,
+            ~(changed <= SHRINKS) & ~affordable,
+            none,
+            none,
         )
-        return stages, change[-1], count
+        end = jax.lax.while_loop(going, iterate, start)
+        return end.stages, end.change, end.corrections, end.repeats
 
 
-def is_settled(value: Array, stages: Array, first: Array, second: Array) -> Array:
-    """Whether the correction after this one (smaller by as much as this one is) can be left out."""
+def measured(value: Array, stages: Array, moved: Array, change: Array) -> tuple[Array, Array]:
+    """Largest parts of the stages that a change and the whole step moved, rounding left out."""
     noise = ROUNDING * jnp.max(jnp.abs(value))
     size = jnp.maximum(jnp.max(jnp.abs(stages), axis=0), noise)
-    moved = jnp.max(jnp.abs(first) / size)
-    changed = jnp.max(jnp.maximum(jnp.abs(second) - noise, 0.0) / size)
-    return changed * changed <= LEFT_OVER * moved
+    changed = jnp.max(jnp.maximum(jnp.abs(change) - noise, 0.0) / size)
+    return changed, jnp.max(jnp.abs(moved) / size)
+
+
+def allowed(steps: Array) -> Array:
+    """Part of the error that may be left unsettled in the step after so many."""
+    return 1.0 / (EARLY + steps) ** 2
+
+
+def is_settled(changed: Array, before: Array, moved: Array, steps: Array) -> Array:
+    """Whether the correction after this one can be left out.
+
+    It is smaller than this one by as much as this one is than the one ``before``, which for the
+    first correction is the error itself: of size one.
+    """
+    left = changed * changed / jnp.maximum(jnp.maximum(changed, before), _TINY)
+    return (left <= LEFT_OVER * moved) & (left <= allowed(steps))
 
 
 class Loose(NamedTuple):
@@ -258,6 +355,7 @@ class Sweeps:
     collocation: Collocation
     k: int
     sweeps: int
+    """Ordinary ones: two, or one in the fast mode."""
     diagonal: bool = False
 
     @property
@@ -295,19 +393,51 @@ class Sweeps:
 
     def advance(self, field: VectorField, step: Loose, carry: Carry) -> tuple[Carry, Transported]:
         """Carry the error over one step."""
-        c, (path, diagonal) = self.collocation, step
+        c, path, diagonal = self.collocation, step.curve, step.diagonal
         e, h = carry.error, path.h
+
+        class State(NamedTuple):
+            stages: Array
+            end: Array
+            second: Array
+            changed: Array
+            before: Array
+            moved: Array
+            sweeps: Array
+
+        def sweep(now: State) -> State:
+            slopes = path.slope - jax.vmap(field)(path.t, path.value - now.stages)
+            stages = self.sweep(e, h, now.stages, slopes, diagonal)
+            end = stages[-1] if self.diagonal else e + h * mix(c.weights, slopes)
+            change = stages - now.stages
+            changed, moved = measured(path.value, stages, stages - e, change)
+            return State(stages, end, end - now.end, changed, now.changed, moved, now.sweeps + 1)
+
+        def unsettled(now: State) -> Array:
+            """Where ``h J`` is no small number, more sweeps do not help."""
+            settled = is_settled(now.changed, now.before, now.moved, carry.steps)
+            shrinks = now.changed <= SWEEPS_SHRINK * now.before
+            return ~settled & shrinks & (now.sweeps < MOST_SWEEPS)
+
         stages = e + c.nodes[:, None] * (h * carry.slope)
-        ends = []
-        for _ in range(self.sweeps):
-            slopes = path.slope - jax.vmap(field)(path.t, path.value - stages)
-            stages = self.sweep(e, h, stages, slopes, diagonal)
-            ends.append(stages[-1] if self.diagonal else e + h * mix(c.weights, slopes))
-        end = ends[-1]
-        second = end - ends[-2] if self.sweeps > 1 else jnp.zeros_like(e)
-        after = Carry(end, (end - e) / h, carry.credit)
+        zero = jnp.zeros(())
+        state = sweep(State(stages, e, e, zero, zero, zero, jnp.zeros((), int)))
+        first = state.end - e
+        state = state._replace(second=jnp.zeros_like(e))
+
+        def swept_again() -> tuple[State, Array]:
+            again = sweep(state)
+            due = unsettled(again).astype(float)
+            return jax.lax.while_loop(unsettled, sweep, again), due
+
+        if self.sweeps > 1:
+            state, due = swept_again()
+        else:
+            state, due = jax.lax.cond(carry.looks, swept_again, lambda: (state, zero))
+        more = state.sweeps - self.sweeps
+        after = carry.after(state.end, h, due)
         none = jnp.zeros((), int)
-        return after, Transported(end, stages, ends[0] - e, second, none)
+        return after, Transported(state.end, state.stages, first, state.second, more, none)
 
     def sweep(self, e: Array, h: Array, stages: Array, slopes: Array, diagonal: Any) -> Array:
         """One sweep over the stages."""

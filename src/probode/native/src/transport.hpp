@@ -15,11 +15,12 @@ namespace PROBODE_ISA {
 
 enum SchemeKind { kNewton = 0, kSweeps = 1, kDiagonalSweeps = 2 };
 
-// A collocation method and how its stages are found, as `native/transport.py` lays it out.
+// A collocation method and how its stages are found, as `calibration/kernels.py` lays it out.
 struct Scheme {
   SchemeKind kind;
   int d, s, k, rounds, middle, pairs;  // rounds: corrections, or sweeps
   double left_over, most_iterations, first_credit, credit, rounding;
+  double early, shrinks, look, most_sweeps;
   const double *nodes, *values, *slopes, *matrix, *weights, *inverse;
   const double *shift_re, *shift_im, *column_re, *column_im, *row_re, *row_im;
 
@@ -36,7 +37,11 @@ struct Scheme {
     first_credit = x[9];
     credit = x[10];
     rounding = x[11];
-    nodes = x + 12;
+    early = x[12];
+    shrinks = x[13];
+    look = x[14];
+    most_sweeps = x[15];
+    nodes = x + 16;
     values = nodes + s;
     slopes = values + s * (2 * k + 1);
     matrix = slopes + s * (2 * k + 1);
@@ -129,21 +134,27 @@ class Transport {
         stages_(size_), change_(size_), right_(size_), shifted_(scheme.pairs), turned_(d_) {}
 
   // Steps between nodes `t` with means of `stride` numbers, derivatives in rows of d. A row of `out`
-  // holds the error at the end of a step, its first and second change, repeats, and the stages.
+  // holds the error at the end of a step, its first and second change, corrections, repeats, and the
+  // stages.
   void run(const double* t, const double* means, long stride, long steps, double* out) {
-    for (long n = 0; n < steps; ++n, means += stride, out += size_ + 4 * d_) {
+    for (long n = 0; n < steps; ++n, means += stride, out += size_ + 5 * d_) {
       const double h = t[n + 1] - t[n];
-      double *first = out + d_, *second = first + d_, *repeats = second + d_, *kept = repeats + d_;
+      double *first = out + d_, *second = first + d_, *more = second + d_, *repeats = more + d_;
+      double* kept = repeats + d_;
       std::fill(first, kept, 0.0);
       if (h == 0.0) {
         for (int i = 0; i < s_; ++i) std::copy(error_.begin(), error_.end(), kept + i * d_);
       } else {
         curve(t[n], h, means, means + stride);
+        corrections_ = repeats_ = 0.0;
         if (c_.kind == kNewton)
-          newton(h, first, second, repeats);
+          newton(h, first, second);
         else
           sweep(h, first, second);
         std::copy(stages_.begin(), stages_.end(), kept);
+        std::fill(more, more + d_, corrections_);
+        std::fill(repeats, repeats + d_, repeats_);
+        steps_ += 1.0;
       }
       std::copy(error_.begin(), error_.end(), out);
     }
@@ -233,7 +244,7 @@ class Transport {
     }
   }
 
-  void newton(double h, double* first, double* second, double* repeats) {
+  void newton(double h, double* first, double* second) {
     const int last = size_ - d_;
     evaluate(nullptr, f_.data());
     const double* j = jacobian(nullptr);
@@ -244,8 +255,9 @@ class Transport {
     for (int i = 0; i < s_; ++i)
       for (int a = 0; a < d_; ++a) stages_[i * d_ + a] = error_[a] + change_[i * d_ + a];
     for (int a = 0; a < d_; ++a) first[a] = change_[last + a];
-    double spent = 0.0;
-    if (c_.rounds) {
+    const bool looks = due_ || std::fmod(steps_, c_.look) == 0.0;
+    due_ = false;
+    if (c_.rounds || looks) {
       moved_ = change_;
       evaluate(stages_.data(), right_.data());
       for (int i = 0; i < s_; ++i)
@@ -255,60 +267,71 @@ class Transport {
           right_[i * d_ + a] = (f_[i * d_ + a] - right_[i * d_ + a]) - linear;
         }
       apply(h, right_.data(), nullptr, change_.data());
-      if (credit_ < c_.most_iterations || settled()) {
-        for (int x = 0; x < size_; ++x) stages_[x] += change_[x];
-      } else {
-        spent = repeat(h);
-        std::fill(repeats, repeats + d_, spent);
-      }
+      measure();
+      for (int x = 0; x < size_; ++x) stages_[x] += change_[x];
+      due_ = !settled(1.0);
+      if (due_) settle(h);
+      if (!c_.rounds) corrections_ += 1.0;
       for (int a = 0; a < d_; ++a) {
         second[a] = change_[last + a];
         first[a] = stages_[last + a] - second[a] - error_[a];
       }
     }
-    credit_ += c_.credit - spent;
+    credit_ += c_.credit - repeats_;
     for (int a = 0; a < d_; ++a) error_[a] = stages_[last + a];
   }
 
-  // Whether the correction after this one can be left out.
-  bool settled() {
+  // Largest parts of the stages that `change_` and `moved_` are, rounding left out.
+  void measure() {
     double largest = 0.0;
     for (int x = 0; x < size_; ++x) largest = larger(std::fabs(value_[x]), largest);
     const double noise = c_.rounding * largest;
-    double moved = 0.0, changed = 0.0;
+    moved_part_ = changed_ = 0.0;
     for (int a = 0; a < d_; ++a) {
       double size = noise;
       for (int x = a; x < size_; x += d_) size = larger(std::fabs(stages_[x]), size);
       for (int x = a; x < size_; x += d_) {
-        moved = larger(std::fabs(moved_[x]) / size, moved);
-        changed = larger(larger(std::fabs(change_[x]) - noise, 0.0) / size, changed);
+        moved_part_ = larger(std::fabs(moved_[x]) / size, moved_part_);
+        changed_ = larger(larger(std::fabs(change_[x]) - noise, 0.0) / size, changed_);
       }
     }
-    return changed * changed <= c_.left_over * moved;
   }
 
-  // The stages by Newton's method from E = e_n, each iteration with its own Jacobian.
-  double repeat(double h) {
-    double largest = 0.0, count = 0.0;
-    for (int x = 0; x < size_; ++x) largest = larger(std::fabs(value_[x]), largest);
-    const double noise = c_.rounding * largest;
-    for (int i = 0; i < s_; ++i) std::copy(error_.begin(), error_.end(), &stages_[i * d_]);
-    for (bool going = true; going && count < c_.most_iterations; ++count) {
+  // Whether the correction after this one can be left out.
+  bool settled(double before) const {
+    const double left = changed_ * changed_ / std::max(std::max(changed_, before), 1e-300);
+    const double steps = c_.early + steps_;
+    return left <= c_.left_over * moved_part_ && left * steps * steps <= 1.0;
+  }
+
+  // More corrections; where they do not shrink, Newton's method from E = e_n, each iteration with its
+  // own Jacobian.
+  void settle(double h) {
+    const bool affordable = credit_ >= c_.most_iterations;
+    bool anew = false, stuck = !(changed_ <= c_.shrinks);
+    while (corrections_ < c_.most_iterations && repeats_ < c_.most_iterations) {
+      double before = changed_;
+      if (stuck) {
+        if (!affordable) return;
+        anew = true;
+        before = 0.0;
+        for (int i = 0; i < s_; ++i) std::copy(error_.begin(), error_.end(), &stages_[i * d_]);
+      }
       evaluate(stages_.data(), f_.data());
-      linearize(h, jacobian(stages_.data()));
+      if (anew) linearize(h, jacobian(stages_.data()));
       for (int i = 0; i < s_; ++i)
         for (int a = 0; a < d_; ++a) right_[i * d_ + a] = pulled(h, i, a) - f_[i * d_ + a];
       apply(h, right_.data(), nullptr, change_.data());
-      for (int x = 0; x < size_; ++x) stages_[x] += change_[x];
-      going = false;
-      for (int a = 0; a < d_; ++a) {
-        double size = 0.0;
-        for (int x = a; x < size_; x += d_) size = larger(std::fabs(stages_[x]), size);
-        for (int x = a; x < size_; x += d_)
-          going = going || !(std::fabs(change_[x]) <= c_.left_over * size + noise);
-      }
+      for (int i = 0; i < s_; ++i)
+        for (int a = 0; a < d_; ++a) {
+          stages_[i * d_ + a] += change_[i * d_ + a];
+          moved_[i * d_ + a] = stages_[i * d_ + a] - error_[a];
+        }
+      (anew ? repeats_ : corrections_) += 1.0;
+      measure();
+      if (settled(before)) return;
+      stuck = !anew && !(changed_ <= c_.shrinks * before);
     }
-    return count;
   }
 
   // (h a)⁻¹ (e_n - E) + P', component a of stage i.
@@ -324,10 +347,14 @@ class Transport {
       for (int a = 0; a < d_; ++a)
         stages_[i * d_ + a] = error_[a] + c_.nodes[i] * (h * slope_[a]);
     end_.assign(error_.begin(), error_.end());
-    for (int round = 0; round < c_.rounds; ++round) {
+    const bool looks = c_.rounds > 1 || due_ || std::fmod(steps_, c_.look) == 0.0;
+    double before = 0.0;
+    due_ = false;
+    for (int round = 1;; ++round) {
+      change_ = stages_;
       evaluate(stages_.data(), f_.data());
       for (int a = 0; a < d_; ++a) {
-        const double before = end_[a];
+        const double last = end_[a];
         if (diagonal) {
           relax(h, a, diagonal[a]);
           end_[a] = stages_[size_ - d_ + a];
@@ -342,9 +369,23 @@ class Transport {
             stages_[i * d_ + a] = error_[a] + h * stage;
           }
         }
-        if (round == 0) first[a] = end_[a] - error_[a];
-        if (round > 0 && round == c_.rounds - 1) second[a] = end_[a] - before;
+        if (round == 1) first[a] = end_[a] - error_[a];
+        if (round > 1) second[a] = end_[a] - last;
       }
+      moved_.resize(size_);
+      for (int i = 0; i < s_; ++i)
+        for (int a = 0; a < d_; ++a) {
+          change_[i * d_ + a] = stages_[i * d_ + a] - change_[i * d_ + a];
+          moved_[i * d_ + a] = stages_[i * d_ + a] - error_[a];
+        }
+      before = round == 1 ? 0.0 : changed_;
+      measure();
+      if (round > c_.rounds) corrections_ += 1.0;
+      if (round == 1 && looks) continue;
+      // Where `h J` is no small number, more sweeps do not help.
+      const bool shrinks = changed_ <= c_.shrinks * before && round < c_.most_sweeps;
+      if (round == 1 || settled(before) || !shrinks) break;
+      due_ = true;
     }
     for (int a = 0; a < d_; ++a) {
       slope_[a] = (end_[a] - error_[a]) / h;
@@ -371,7 +412,8 @@ class Transport {
   const Scheme& c_;
   const int d_, s_, size_;
   Tape &field_, &jacobian_;
-  double credit_;
+  double credit_, steps_ = 0.0, corrections_ = 0.0, repeats_ = 0.0, changed_ = 0.0, moved_part_ = 0.0;
+  bool due_ = false;
   std::vector<double> error_, slope_, at_, derivative_, times_, value_, tangent_, f_;
   std::vector<double> stages_, change_, right_, data_, linear_, moved_, end_;
   std::vector<Shifted> shifted_;
