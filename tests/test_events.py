@@ -154,6 +154,23 @@ def test_what_comes_close_to_zero_does_not_cross_it():
     assert found.size == 0
 
 
+@pytest.mark.parametrize("direction", [-1, 0, 1])
+@pytest.mark.parametrize("t", [4.9, 5.0])
+def test_what_touches_zero_and_turns_back_does_not_cross_it(t, direction):
+    """Five is a sample: there the function is exactly zero."""
+    bowl = event(lambda time, y: (time - t) ** 2, direction=direction)
+    (found,) = times(clock, (0, 10), [0.0], bowl)
+    assert found.size == 0
+
+
+@pytest.mark.parametrize(
+    "sharp", [lambda x: 1.0 if x > 0.3 else -1.0, lambda x: np.round(x - 0.8) + 0.5]
+)
+def test_events_may_jump(sharp):
+    (found,) = times(oscillator, (0, 6), [0.0, 1.0], lambda t, y: sharp(y[0]), rtol=1e-8)
+    np.testing.assert_allclose(found, [np.arcsin(0.3), np.pi - np.arcsin(0.3)], atol=1e-6)
+
+
 def test_events_in_time_do_not_depend_on_the_steps():
     """Three steps, the last over tens of periods."""
     result = solve_ivp(clock, (0, 100), [0.0], events=lambda t, y: np.sin(t))

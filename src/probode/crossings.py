@@ -7,8 +7,9 @@ function. So crossings within one long step are told apart, however close to eac
 function is smooth on the scale of the samples: for functions that are affine in the state always,
 since the cells follow the curve; for others, where they do not oscillate between samples.
 
-A function that is exactly zero crosses where it arrives at zero and where it leaves it, in the
-direction in which it moves: once if it goes on to the other side. At the start it only leaves.
+A function that stays at zero crosses where it arrives there and where it leaves, in the direction
+in which it moves: once if it goes on to the other side. At the start it only leaves. What touches
+zero and turns back does not cross it.
 """
 
 from collections.abc import Callable, Sequence
@@ -128,7 +129,7 @@ class Search:
         for depth in range(_DEEPEST):
             cut = is_open(v, depth)
             if depth > COARSE:
-                cut &= np.bincount(step[cut], minlength=step.max() + 1)[step] <= _CROWD
+                cut &= np.bincount(step[cut], minlength=len(curve.h))[step] <= _CROWD
             if not np.any(cut):
                 break
             step, a, width, v = step[cut], a[cut], width[cut], v[cut]
@@ -159,11 +160,11 @@ class Search:
                 continue
             if new == 0.0:
                 last, arrived = old, j + 1
-                counts, direction = True, -old
+                touches = bool(np.any(sign[j + 2 : j + 3] == old))
+                counts, direction = not touches, -old
             elif old == 0.0:  # going on to the other side was counted when it arrived at zero
-                counts, direction = last in (0.0, new), new
-                if wanted == 0.0 and last == new and arrived == j:
-                    counts = False  # it has touched zero: counted then
+                touches = last == new and arrived == j
+                counts, direction = last in (0.0, new) and not touches, new
             else:
                 counts, direction = True, new
             if counts and wanted * direction >= 0.0:
