@@ -61,6 +61,9 @@ CALLS = {
     "sample": lambda i: solve(grid=GRID, y0=Y0 + i).sample(3, seed=i),
     "sample-dense": lambda i: solve(grid=GRID, y0=Y0 + i).sample(3, seed=i, t=[0.3 * i + 0.1]),
     "sample-save_at": lambda i: solve(Y0 + i, save_at=SAVE_AT).sample(3, seed=i),
+    "events": lambda i: probode.solve_ivp(
+        lambda t, y: [y[1], -y[0]], (0, 3 + 20 * i), [1.0, 0.0], events=lambda t, y: y[0]
+    ).t_events_std[0],
     "unlisted-y0": lambda i: solve(Y0 + i, field=unlisted).mean,
     "unlisted-args": lambda i: solve(rates=RATES + 0.25 * i, field=unlisted).mean,
     "unlisted-tolerance": lambda i: solve(tolerance=2.0 ** (-10 - i), field=unlisted).mean,

@@ -1,30 +1,35 @@
-"""Events: where a function of time and state crosses zero along a posterior, and how surely.
+"""Events: where a function of time and state crosses zero along a posterior, and how surely."""
 
-Candidates are found on the Hermite interpolant of the node derivatives, which costs next to nothing
-and is sampled inside each step, so that two roots within one step are not missed. Each root is then
-settled on the posterior mean itself.
-"""
-
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, cast
 
 import numpy as np
-from scipy.optimize import brentq, minimize_scalar
 
+from probode.crossings import Crossing, Function, Search
 from probode.engine import AnyChunk
+from probode.hermite import Curve
+from probode.outcome import Gaussian
+from probode.paths import NodePath
 from probode.posterior import Posterior
+from probode.status import Status
 
-_SAMPLES = 4
-"""Parts into which a step is cut to look for sign changes."""
+_WATCHED = 3
+"""Derivatives that tell the way of a filter's mean: its higher ones jump at the nodes."""
 
-_POLISHING = 6
-_ROOT = 4 * float(np.finfo(float).eps)
+_TOGETHER = 32
+"""Events at which the posterior is evaluated together: one size, so that one program is compiled
+however many there are."""
+
+_NUMBERS = 2**19
+"""Numbers that are held at once to differentiate events."""
+
+Convert = Callable[[np.ndarray], np.ndarray]
 
 
 class Event(NamedTuple):
     """A function ``g(t, y)`` whose zeros are wanted."""
 
-    function: Callable[[float, np.ndarray], float]
+    function: Function
     direction: float
     """Positive: only where ``g`` goes from negative to positive; negative: the opposite."""
     terminal: float
@@ -53,135 +58,52 @@ def prepare(events: Any, args: Sequence[Any]) -> list[Event]:
         def function(t: float, y: np.ndarray, event: Any = event) -> float:
             return event(t, y, *args)
 
-        prepared.append(Event(function, float(getattr(event, "direction", 0)), limit))
+        direction = float(getattr(event, "direction", 0))
+        prepared.append(Event(function if args else event, direction, limit))
     return prepared
 
 
-class Hermite:
-    """Piecewise polynomial through values and derivatives at the nodes.
-
-    Quintic where second derivatives are given, cubic where only slopes are.
-    """
-
-    def __init__(self, t: np.ndarray, derivatives: np.ndarray) -> None:
-        h = np.diff(t)[:, None]
-        y, dy = derivatives[:, 0], derivatives[:, 1]
-        rise, left, right = y[1:] - y[:-1], h * dy[:-1], h * dy[1:]
-        self.t, self.h = t, h[:, 0]
-        if derivatives.shape[1] > 2:
-            a, b = h**2 * derivatives[:-1, 2] / 2, h**2 * derivatives[1:, 2] / 2
-            r0, r1, r2 = rise - left - a, right - left - 2 * a, b - a
-            high = [10 * r0 - 4 * r1 + r2, -15 * r0 + 7 * r1 - 2 * r2, 6 * r0 - 3 * r1 + r2]
-            self.coefficients = [y[:-1], left, a, *high]
-        else:
-            r0, r1 = rise - left, right - left
-            self.coefficients = [y[:-1], left, 3 * r0 - r1, r1 - 2 * r0]
-
-    def __call__(self, i: Any, s: Any) -> np.ndarray:
-        """The value in step ``i`` after a part ``s`` of it."""
-        value = self.coefficients[-1][i]
-        for coefficient in self.coefficients[-2::-1]:
-            value = value * s + coefficient[i]
-        return value
-
-
-class Crossing(NamedTuple):
-    """A zero of an event on the interpolant."""
-
-    t: float
-    event: int
-    step: int
-
-
-def crossings(events: Sequence[Event], t: np.ndarray, derivatives: np.ndarray) -> list[Crossing]:
-    """All zeros of all events along the nodes, in the order of integration."""
-    if len(t) < 2:
-        return []
-    path = Hermite(t, derivatives)
-    found = [
-        Crossing(path.t[step] + s * path.h[step], k, step)
-        for k, event in enumerate(events)
-        for step, s in _roots(event, path)
-    ]
-    sign = 1.0 if t[-1] >= t[0] else -1.0
-    return sorted(found, key=lambda crossing: (sign * crossing.t, crossing.event))
-
-
-def _roots(event: Event, path: Hermite) -> Iterator[tuple[int, float]]:
-    """Zeros of one event: the step and the part of it after which they lie."""
-    parts = np.linspace(0.0, 1.0, _SAMPLES + 1)
-
-    def g(s: float, step: int) -> float:
-        return float(event.function(path.t[step] + s * path.h[step], path(step, s)))
-
-    before = g(0.0, 0)
-    settled = False  # whether the zero at the left end was reported by the interval before
-    for step in range(len(path.h)):
-        values = [before, *(g(s, step) for s in parts[1:])]
-        for j in range(_SAMPLES):
-            left, right = values[j], values[j + 1]
-            if settled and left == 0.0:
-                settled = False
-                continue
-            up, down = left <= 0.0 <= right, left >= 0.0 >= right
-            if up or down:
-                wanted = (up and event.direction >= 0) or (down and event.direction <= 0)
-                s = _bracketed(g, step, parts[j], parts[j + 1], left, right)
-                settled = right == 0.0
-                if wanted:
-                    yield step, s
-            elif j > 0 and _dips(values[j - 1], left, right):
-                yield from _pair(g, step, event, parts[j - 1], parts[j + 1], left)
-        before = values[-1]
-
-
-def _dips(before: float, middle: float, after: float) -> bool:
-    """Whether three values of one sign come nearer to zero in the middle."""
-    same_sign = before * middle > 0.0 and middle * after > 0.0
-    return same_sign and abs(middle) < 0.9 * min(abs(before), abs(after))
-
-
-def _bracketed(
-    g: Callable[[float, int], float], step: int, a: float, b: float, ga: float, gb: float
-) -> float:
-    if ga == 0.0:
-        return a
-    if gb == 0.0:
-        return b
-    return brentq(g, a, b, args=(step,), xtol=_ROOT, rtol=_ROOT)
-
-
-def _pair(
-    g: Callable[[float, int], float], step: int, event: Event, a: float, b: float, middle: float
-) -> Iterator[tuple[int, float]]:
-    """Two zeros between samples of one sign, where the function dips towards zero in between."""
-    sign = np.sign(middle)
-    dip = minimize_scalar(lambda s: sign * g(s, step), bounds=(a, b), method="bounded")
-    if dip.fun > 0.0:
-        return
-    for low, high in ((a, dip.x), (dip.x, b)):
-        rising = g(low, step) < g(high, step)
-        if (rising and event.direction >= 0) or (not rising and event.direction <= 0):
-            yield step, _bracketed(g, step, low, high, g(low, step), g(high, step))
+def _search(events: Sequence[Event], convert: Convert) -> Search:
+    return Search([e.function for e in events], [e.direction for e in events], convert)
 
 
 class Watch:
     """Looks for terminal events chunk by chunk, on the filter's means."""
 
-    def __init__(self, events: Sequence[Event]) -> None:
-        self.events = events
-        self.counts = np.zeros(len(events))
+    def __init__(self, events: Sequence[Event], convert: Convert) -> None:
+        self.events = [event for event in events if np.isfinite(event.terminal)]
+        self._search = _search(self.events, convert)
+        self._counts = _Counts(self.events)
 
     def __call__(self, chunk: AnyChunk) -> int | None:
         """The number of steps of this chunk to keep, if a terminal event lies in it."""
         steps = int(chunk.steps)
         t = np.asarray(chunk.rows.t)[: steps + 1]
-        derivatives = np.asarray(chunk.rows.mean)[: steps + 1, :3]
-        for crossing in crossings(self.events, t, derivatives):
-            self.counts[crossing.event] += 1
-            if self.counts[crossing.event] >= self.events[crossing.event].terminal:
+        curve = Curve(t, np.asarray(chunk.rows.mean)[: steps + 1, :_WATCHED])
+        for crossing in self._search(curve):
+            if self._counts.is_last(crossing):
                 return crossing.step + 1
         return None
+
+
+class _Counts:
+    """Counts events as they come."""
+
+    def __init__(self, events: Sequence[Event]) -> None:
+        self._left = [event.terminal for event in events]
+
+    def is_last(self, crossing: Crossing) -> bool:
+        """Whether the solve ends here."""
+        self._left[crossing.event] -= 1
+        return self._left[crossing.event] <= 0
+
+
+class End(NamedTuple):
+    """The state at a terminal event, in real form."""
+
+    t: float
+    mean: np.ndarray
+    std: np.ndarray
 
 
 class Occurrences(NamedTuple):
@@ -190,91 +112,117 @@ class Occurrences(NamedTuple):
     t: list[np.ndarray]
     y: list[np.ndarray]
     std: list[np.ndarray]
-    end: float | None
-    """Time of the terminal event, if there was one."""
+    end: End | None
+    """The terminal event, if there was one."""
 
 
 def locate(
-    events: Sequence[Event],
-    posterior: Posterior,
-    convert: Callable[[np.ndarray], np.ndarray] = lambda y: y,
+    events: Sequence[Event], posterior: Posterior, convert: Convert = lambda y: y
 ) -> Occurrences:
     """All events along a posterior, up to the first terminal one.
 
     ``convert`` turns flat real states into what the user's functions expect.
     """
-    order = min(posterior.solver.order, 2)
+    path = cast(NodePath, posterior.path)  # every step was kept
     t = np.asarray(posterior.t)
-    derivatives = np.stack(
-        [posterior.path.select(posterior.method, k)[0] for k in range(order + 1)]
+    curve = Curve(t, np.asarray(path.means), closed=path.smoothed is not None)
+    search = _search(events, convert)
+    found, ended = _until_terminal(events, search(curve))
+    if posterior.status == Status.EVENT and not ended:
+        # The filter's mean has crossed zero in the last step, the smoothed one has not: the solve
+        # has ended all the same.
+        last = Curve(t[-2:], np.asarray(path.rows.mean)[-2:, :_WATCHED])
+        ending = [
+            c for c in _search(events, convert)(last) if np.isfinite(events[c.event].terminal)
+        ]
+        found = [*found, *(c._replace(step=len(t) - 2) for c in ending[:1])]
+        ended = bool(ending)
+    if not found:
+        none = [np.array([]) for _ in events]
+        return Occurrences(none, none, none, None)
+    which, times, step, part = (
+        np.array([getattr(c, name) for c in found]) for name in ("event", "t", "step", "s")
     )
-    found = crossings(events, t, np.swapaxes(derivatives, 0, 1))
-    counts = np.zeros(len(events))
-    kept: list[Crossing] = []
-    end = None
-    for crossing in found:
-        settled = _polish(events[crossing.event], posterior, crossing, t, convert)
-        kept.append(crossing._replace(t=settled))
-        counts[crossing.event] += 1
-        if counts[crossing.event] >= events[crossing.event].terminal:
-            end = settled
-            break
-    times, values, stds = [], [], []
-    for k, event in enumerate(events):
-        mine = np.array([crossing.t for crossing in kept if crossing.event == k])
-        times.append(mine)
-        values.append(np.array([convert(np.ravel(posterior(s).mean)) for s in mine]))
-        stds.append(np.array([_time_std(event, posterior, s, convert) for s in mine]))
-    return Occurrences(times, values, stds, end)
+    at = _States(times, curve(step, part), curve.slope(step, part), _together(posterior, times))
+    time_std = at.time_std(search, which, (t.min(), t.max()))
+    mine = [which == k for k in range(len(events))]
+    return Occurrences(
+        [times[i] for i in mine],
+        [convert(at.mean[i]) if np.any(i) else np.array([]) for i in mine],
+        [time_std[i] for i in mine],
+        End(times[-1], at.mean[-1], at.std[-1]) if ended else None,
+    )
 
 
-def _polish(
-    event: Event,
-    posterior: Posterior,
-    crossing: Crossing,
-    nodes: np.ndarray,
-    convert: Callable[[np.ndarray], np.ndarray],
-) -> float:
-    """Move a zero of the interpolant to one of the posterior mean: secant steps that improve."""
-
-    def g(t: float) -> float:
-        return float(event.function(t, convert(np.ravel(posterior(t).mean))))
-
-    low, high = sorted(nodes[crossing.step : crossing.step + 2])
-    t, value = crossing.t, g(crossing.t)
-    t_other = t + 1e-4 * (high - low) * (1.0 if t + 1e-4 * (high - low) <= high else -1.0)
-    other = g(t_other)
-    for _ in range(_POLISHING):
-        if value == 0.0 or other == value:
-            break
-        proposal = float(np.clip(t - value * (t - t_other) / (value - other), low, high))
-        result = g(proposal)
-        if not abs(result) < abs(value):
-            break
-        t_other, other, t, value = t, value, proposal, result
-    return t
+def _until_terminal(
+    events: Sequence[Event], crossings: Sequence[Crossing]
+) -> tuple[Sequence[Crossing], bool]:
+    """The crossings up to the one that ends the solve, and whether there is one."""
+    counts = _Counts(events)
+    for i, crossing in enumerate(crossings):
+        if counts.is_last(crossing):
+            return crossings[: i + 1], True
+    return crossings, False
 
 
-def _time_std(
-    event: Event, posterior: Posterior, t: float, convert: Callable[[np.ndarray], np.ndarray]
-) -> float:
-    """``sqrt(∇g Σ ∇gᵀ) / |dg/dt|``: first-order standard deviation of an event's time."""
-    gaussian, slope = posterior(t), np.ravel(posterior.derivative(t, 1).mean)
-    y, std = np.ravel(gaussian.mean), np.ravel(gaussian.std)
+def _together(posterior: Posterior, t: np.ndarray) -> list[Gaussian]:
+    """The posterior at several times, in blocks of one size (the last time is repeated)."""
+    count = -(-len(t) // _TOGETHER) * _TOGETHER
+    padded = np.append(t, np.repeat(t[-1], count - len(t)))
+    return [posterior(block) for block in padded.reshape(-1, _TOGETHER)]
 
-    def g(t: float, y: np.ndarray) -> float:
-        return float(event.function(t, convert(y)))
 
-    gradient = np.zeros(y.size)
-    for i in range(y.size):
-        step = 1e-6 * max(abs(y[i]), 1e3 * std[i], 1e-6)
-        up, down = y.copy(), y.copy()
-        up[i] += step
-        down[i] -= step
-        gradient[i] = (g(t, up) - g(t, down)) / (up[i] - down[i])
-    nodes = np.asarray(posterior.t)
-    step = 1e-6 * max(abs(t), float(np.ptp(nodes)))
-    in_time = (g(t + step, y) - g(t - step, y)) / (2 * step)
-    rate = in_time + gradient @ slope
-    across = gaussian.project(gradient)
-    return float(across / abs(rate)) if rate != 0.0 else np.inf
+class _States:
+    """Solution and slope at the times of events, with the posterior there in blocks."""
+
+    def __init__(
+        self, t: np.ndarray, mean: np.ndarray, slope: np.ndarray, blocks: list[Gaussian]
+    ) -> None:
+        self.t, self.mean, self.slope, self._blocks = t, mean, slope, blocks
+        std = [np.reshape(block.std, (_TOGETHER, -1)) for block in blocks]
+        self.std = np.concatenate(std)[: len(t)]
+
+    def time_std(
+        self, search: Search, which: np.ndarray, interval: tuple[float, float]
+    ) -> np.ndarray:
+        """``sqrt(∇g Σ ∇gᵀ) / |dg/dt|``: first-order standard deviations of the events' times."""
+        count, d = self.mean.shape
+        gradient, rate = np.zeros((len(self._blocks) * _TOGETHER, d)), np.empty(count)
+        size = max(1, _NUMBERS // (d * (d + 1)))
+        for k in np.unique(which):
+            mine = np.flatnonzero(which == k)
+            for i in np.split(mine, range(size, len(mine), size)):
+                gradient[i], in_time = self._differences(search, k, i, interval)
+                rate[i] = np.abs(in_time + np.sum(gradient[i] * self.slope[i], axis=1))
+        parts = zip(self._blocks, np.split(gradient, len(self._blocks)), strict=True)
+        across = np.concatenate([block.project(part) for block, part in parts])[:count]
+        return np.where(rate == 0.0, np.inf, across / np.where(rate == 0.0, 1.0, rate))
+
+    def _differences(
+        self, search: Search, k: int, i: np.ndarray, interval: tuple[float, float]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Central differences of function ``k`` in the state and in time, at the events ``i``.
+
+        NaN where it cannot be evaluated beside the event (a square root, a logarithm).
+        """
+        t, y, std = self.t[i], self.mean[i], self.std[i]
+        d = y.shape[1]
+        step = 1e-6 * np.maximum(np.maximum(np.abs(y), 1e3 * std), 1e-6)
+        later = 1e-6 * np.maximum(np.abs(t), interval[1] - interval[0])
+        # Points: each component up, then down, at the same time; then the state later and before.
+        times = np.repeat(t[:, None], 2 * d + 2, axis=1)
+        times[:, -2:] = np.clip(np.stack([t + later, t - later], axis=1), *interval)
+        states = np.repeat(y[:, None], 2 * d + 2, axis=1)
+        each = np.arange(d)
+        states[:, each, each] += step
+        states[:, d + each, each] -= step
+        try:
+            g = search.evaluate(k, times.reshape(-1), states.reshape(-1, d)).reshape(len(i), -1)
+        except (ArithmeticError, ValueError):
+            if len(i) == 1:
+                return np.full((1, d), np.nan), np.full(1, np.nan)
+            each_event = [self._differences(search, k, one, interval) for one in i[:, None]]
+            return tuple(np.concatenate(x) for x in zip(*each_event, strict=True))  # type: ignore
+        width = states[:, each, each] - states[:, d + each, each]
+        gradient = (g[:, :d] - g[:, d : 2 * d]) / width
+        return gradient, (g[:, -2] - g[:, -1]) / (times[:, -2] - times[:, -1])

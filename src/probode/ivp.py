@@ -14,7 +14,7 @@ from probode.calibration.target import Integrated, Target, reach
 from probode.control import Control, GridSteps, PControl, PIControl
 from probode.engine import Inputs, Monitor, one_blas_thread
 from probode.errors import check_choice
-from probode.ivp_function import UserFunction, on_real_form
+from probode.ivp_function import UserFunction
 from probode.ivp_method import METHODS, read_method, say_if_unstable, single_state, solvers_for
 from probode.ivp_options import Options, read_tolerances
 from probode.ivp_result import Constant, Embedding, OdeResult, Solution
@@ -67,7 +67,8 @@ def solve_ivp(
         Whether to return ``sol``, a continuous solution.
     events
         Functions ``event(t, y, *args)`` whose zeros are wanted, with the attributes ``terminal``
-        and ``direction``, as in SciPy.
+        and ``direction``, as in SciPy. Steps are searched inside, whatever their length. A zero at
+        the start counts if ``event`` leaves it in the wanted direction.
     vectorized
         Whether ``fun`` accepts several states as columns, shape ``(n, k)``.
     args
@@ -239,7 +240,7 @@ def _integrate(
     y0 = embedding.flatten(start)
     watch = None
     if watched is not None and any(np.isfinite(event.terminal) for event in watched):
-        watch = events.Watch([on_real_form(event, embedding) for event in watched])
+        watch = events.Watch(watched, embedding.values)
     with (
         with_progress(options.progress, t0, tf, options.callback) as callback,
         double_precision(),
@@ -301,16 +302,14 @@ def _result(
     end = nodes[-1]
     if watched is not None:
         found = events.locate(watched, posterior, embedding.values)
-        if found.end is not None:
-            end = found.end
     forward = nodes[-1] >= nodes[0]
-    if posterior.status == Status.EVENT and found is not None and found.end is not None:
-        status = 1
+    last = None if found is None else found.end
+    status = 1 if posterior.status == Status.EVENT else 0 if posterior.success else -1
+    if last is not None:
+        status, end = 1, last.t
         nodes = np.append(nodes[nodes < end] if forward else nodes[nodes > end], end)
-    else:
-        status = 0 if posterior.success else -1
     t = nodes if times is None else times[times <= end] if forward else times[times >= end]
-    t, y, y_std = _values(posterior, embedding, t)
+    t, y, y_std = _values(posterior, embedding, t, last if times is None else None)
     return OdeResult(
         t=t,
         y=y,
@@ -328,13 +327,21 @@ def _result(
     )
 
 
-def _values(posterior: Posterior, embedding: Embedding, t: Any) -> tuple[Any, Any, Any]:
+def _values(
+    posterior: Posterior, embedding: Embedding, t: Any, last: events.End | None
+) -> tuple[Any, Any, Any]:
     """Times, means and standard deviations; empty lists (as in SciPy) where there is no time."""
     if len(t) == 0:
         return [], [], []
-    # At the steps taken the posterior is known already.
-    at = posterior.marginals if t is posterior.t else posterior(np.asarray(t, float))
-    return t, embedding.values(at.mean).T, embedding.stds(at.std).T
+    # At the steps taken the posterior is known already, ...
+    known = last is not None or t is posterior.t
+    at = posterior.marginals if known else posterior(np.asarray(t, float))
+    mean, std = np.asarray(at.mean), np.asarray(at.std)
+    if last is not None:  # ... and so it is at the event that ended them.
+        before = len(t) - 1
+        mean = np.concatenate([mean[:before], last.mean[None]])
+        std = np.concatenate([std[:before], last.std[None]])
+    return t, embedding.values(mean).T, embedding.stds(std).T
 
 
 def _without_integration(

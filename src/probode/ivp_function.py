@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from probode import events
 from probode.finite_differences import finite_difference_jacobian
 from probode.host import HostField
 from probode.identity import Memory, key_of, key_of_arguments
@@ -150,11 +149,3 @@ class UserFunction(NamedTuple):
         return finite_difference_jacobian(
             function, columns, options.jac_sparsity, options.lband, options.uband
         )
-
-
-def on_real_form(event: events.Event, embedding: Embedding) -> events.Event:
-    """An event on the real form of the state."""
-    if not embedding.is_complex:
-        return event
-    function = event.function
-    return event._replace(function=lambda t, y: function(t, embedding.values(y)))

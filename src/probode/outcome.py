@@ -75,15 +75,14 @@ class Gaussian:
                 covariance = covariance + self.own[..., None] ** 2 * np.eye(self.own.shape[-1])
             return covariance
 
-    def project(self, direction: np.ndarray) -> float:
-        """Standard deviation of ``direction · y`` (flattened in C order), at one time."""
-        spread = np.broadcast_to(self._spread_over(1), direction.shape)
-        weights = direction * spread
+    def project(self, direction: np.ndarray) -> Any:
+        """Standard deviations of ``direction · y`` (flattened in C order), one per time."""
+        weights = direction * self._spread_over(direction.ndim)
         if self.ratio is None:
-            return float(self.structure.project(self.columns, weights))
+            return self.structure.project(self.columns, weights)
         across = self.structure.project(self.columns, weights * self.ratio)
         assert self.own is not None
-        return float(np.hypot(across, np.linalg.norm(direction * self.own)))
+        return np.hypot(across, np.linalg.norm(direction * self.own, axis=-1))
 
     def _spread_over(self, ndim: int) -> Array:
         """The calibration with axes for the times, between those of a batch and the components."""

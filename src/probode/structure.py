@@ -107,7 +107,7 @@ class Structure:
         return self.variance(columns)[..., None] * np.eye(self.d)
 
     def project(self, columns: Array, direction: np.ndarray) -> Any:
-        """Standard deviation of ``direction · y`` from the columns of one derivative."""
+        """Standard deviations of ``direction · y`` from the columns of one derivative."""
         return np.sqrt(np.sum(self.variance(columns) * direction**2, axis=-1))
 
     def diagonal_factor(self, std: Float[Array, "n d"]) -> Array:
@@ -279,7 +279,7 @@ class Dense(Structure):
         return columns.swapaxes(-1, -2) @ columns
 
     def project(self, columns: Array, direction: np.ndarray) -> Any:
-        return np.linalg.norm(columns @ direction, axis=-1)
+        return np.linalg.norm((columns @ direction[..., None])[..., 0], axis=-1)
 
     def diagonal_factor(self, std: Float[Array, "n d"]) -> Array:
         return jnp.diag(std.reshape(-1))
