@@ -12,7 +12,8 @@ from probode.ensemble import batch, engines
 @contextmanager
 def quick_reference_engine():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engines, "_suits", lambda *_: False)
+        for name in ("_suits", "_suits_kernels"):
+            patch.setattr(engines, name, lambda *_: False)
         for name in ("advance_lanes", "exchange_lanes"):
             function = getattr(batch, name).__wrapped__
             patch.setattr(

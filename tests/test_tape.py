@@ -203,6 +203,18 @@ FIELDS = {
     "a loop": (lambda t, y: lax.fori_loop(0, 3, lambda i, x: x * y + i, y), ()),
     "single precision parameter": (lambda t, y, a: a * y, (np.float32(0.1),)),
     "whole powers": (lambda t, y: y**5 + y**-2 + y**0, ()),
+    "a running sum": (lambda t, y: jnp.cumsum(y) * lax.cumsum(y, reverse=True), ()),
+    "running extremes": (lambda t, y: lax.cummax(y) + lax.cumprod(y) * lax.cummin(y**2), ()),
+    "in order": (lambda t, y: jnp.sort(y) * jnp.arange(3.0) - jnp.sort(-y * y), ()),
+    "in the order of another": (lambda t, y: jnp.sin(y)[jnp.argsort(y**2)], ()),
+    "known rows": (lambda t, y: jnp.sin(y)[np.array([2, 0, -1])], ()),
+    "padded": (lambda t, y: jnp.pad(y, 2)[1:-1][:3] + jnp.diag(y[:2], 1)[1], ()),
+    "a linear system": (
+        lambda t, y: jnp.linalg.solve(
+            jnp.diag(y) + jnp.array([[0.0, 3, 1], [2, 0, 4], [1, 5, 0]]), y
+        ),
+        (),
+    ),
 }
 
 
@@ -214,12 +226,41 @@ def test_a_field_is_evaluated_as_by_jax(name, what):
     np.testing.assert_allclose(one, other, rtol=1e-14, atol=1e-14)
 
 
+def heat(t, y):
+    return jnp.diff(jnp.pad(y, 1), n=2)
+
+
+@pytest.mark.parametrize("d", [20, 50])
+def test_a_long_jacobian_of_known_zeros_is_listed(d):
+    y = np.linspace(0.0, 1.0, d)
+    one, other = (ask(heat, y, (), "full") for ask in (by_kernels, by_jax))
+    np.testing.assert_allclose(one[0], other[0], atol=1e-14)
+    np.testing.assert_array_equal(one[1], other[1])
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        pytest.param(lambda t, y: y.sum() * jnp.linalg.solve(jnp.diag(y) + 2.0, y), id="a system"),
+        pytest.param(lambda t, y: jnp.sort(y) - y**2, id="a sort"),
+    ],
+)
+def test_what_is_listed_solves_as_without_kernels(function):
+    """Listed start, steps and transport; steps of one length, which rounding cannot change."""
+    one = solve(function, (0.0, 0.5), Y, step=0.05, calibration="defect")
+    with library.disabled():
+        other = solve(function, (0.0, 0.5), Y, step=0.05, calibration="defect")
+    np.testing.assert_allclose(one.mean, other.mean, rtol=1e-11)
+    np.testing.assert_allclose(one.std, other.std, rtol=1e-4, atol=1e-12)
+
+
 @pytest.mark.parametrize(
     "field",
     [
         pytest.param(lambda t, y: lax.lgamma(y), id="not on the list"),
         pytest.param(lambda t, y: y.astype(np.float32) * 2.0, id="single precision"),
-        pytest.param(lambda t, y: jnp.sort(y), id="not written out"),
+        pytest.param(lambda t, y: jnp.abs(jnp.fft.fft(y)), id="complex numbers"),
+        pytest.param(lambda t, y: jnp.linalg.qr(jnp.outer(y, y))[0][0], id="not written out"),
         pytest.param(lambda t, y: y * jnp.sum(jnp.arange(5000) * y[0]), id="too long"),
         pytest.param(
             lambda t, y: lax.while_loop(lambda x: x[0] < 1.0, lambda x: x + 1.0, y), id="a loop"

@@ -169,6 +169,13 @@ def pieces_for(method: Method, control: Control, t1: float) -> tuple[Pieces, Arr
     return _pieces(method, tree, tuple(a.shape for a in arrays)), jnp.asarray(settings)
 
 
+@compiled(0)
+def _initial_step(order: int, control: Control, t0: Array, t1: Array, y0: Array) -> Array:
+    """One program: JAX would compile each of its operations for itself, which takes longer."""
+    no_field: Any = None
+    return control.initial_step(Outset(no_field, t0, t1, y0, order))
+
+
 def begin_on_host(
     method: Method, field: HostField, control: Control, t0: float, t1: float, y0: np.ndarray
 ) -> tuple[Start, Control, int]:
@@ -179,9 +186,7 @@ def begin_on_host(
         size = _first_step(field.function, control, t0, t1, y0, f0, method.prior.order)
         evaluations += 1
         control = replace(control, first_step=np.asarray(size))
-    no_field: Any = None
-    begin, end, y = map(jnp.asarray, (t0, t1, y0))
-    h = control.initial_step(Outset(no_field, begin, end, y, method.prior.order))
+    h = _initial_step(method.prior.order, control, t0, t1, y0)
     start = _start(field.function, t0, t1 - t0, y0, f0, float(h), method.prior.order)
     return start, control, evaluations + RungeKuttaStart().evaluations(method.prior.order) - 1
 

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from probode.finite_differences import finite_difference_jacobian
@@ -111,7 +110,7 @@ class UserFunction(NamedTuple):
     def _field(self, function: Callable[..., Any], t0: float, y0: np.ndarray) -> Field:
         """The traced problem; the user's Jacobian where it can be traced, else the exact one."""
         diagonal = self.solver.jacobian == "diagonal"
-        start = (jnp.asarray(t0), jnp.asarray(y0))
+        start: tuple[Any, Any] = (np.asarray(t0), np.asarray(y0))
         jac = self.options.jac
         if jac is not None and self.solver.jacobian != "none" and not self.embedding.is_complex:
             if not callable(jac):

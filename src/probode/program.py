@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
@@ -48,7 +47,8 @@ def trace(function: Callable[..., Any], *inputs: Any) -> tuple[Program, tuple[An
     closed = jax.make_jaxpr(function)(*inputs)
     # Arrays, not results of a trace around this one (a user's jit), which they would not outlive.
     with jax.ensure_compile_time_eval():
-        constants = tuple(jnp.asarray(constant) for constant in closed.consts)
+        # Put there, not converted: for that JAX would compile a program.
+        constants = tuple(jax.device_put(np.asarray(constant)) for constant in closed.consts)
     return Program(closed.jaxpr), constants
 
 

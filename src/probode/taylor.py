@@ -128,7 +128,7 @@ class _Expansion:
             return self.run(equation.params[_CALLS[name]], operands)
         first = _evaluate(equation, [x.instantiated(0) for x in operands])
         results = [Series(value, [value]) for value in first]
-        if all(x.constant for x in operands):
+        if name == "stop_gradient" or all(x.constant for x in operands):
             return results
         moving = [x for x in results if x.smooth]
         if name in _LINEAR:

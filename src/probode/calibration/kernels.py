@@ -22,7 +22,8 @@ def transport_natively(
     """Carry the error along all nodes, one step after the other; ``None``: not by these kernels."""
     if not library.available():
         return None
-    values, derivatives = tape_of("none", field), tape_of(_jacobian(scheme), field)
+    kind = _jacobian(scheme)
+    values, derivatives = tape_of("none", field, within=kind), tape_of(kind, field)
     if values is None or derivatives is None:
         return None
     d, s, steps = means.shape[-1], scheme.collocation.s, t.shape[0] - 1

@@ -1,8 +1,9 @@
 """Which engine solves the members: the one place that knows them all.
 
-Two engines take the same members and give the same results: :mod:`probode.lanes`, members side by
-side in vector lanes or on a GPU, for small systems and the model's own error bars; and
-:mod:`probode.ensemble.vmapped`, the library's own loop on a batch, for all the rest.
+Three engines take the same members and give the same results: :mod:`probode.lanes`, members side by
+side in vector lanes or on a GPU, for many members of small systems and the model's own error bars;
+:mod:`probode.ensemble.one_by_one`, each by the native kernels, for fewer of them: nothing is
+compiled; and :mod:`probode.ensemble.vmapped`, the library's own loop on a batch, for all the rest.
 """
 
 from collections.abc import Callable
@@ -14,13 +15,16 @@ import jax
 import numpy as np
 
 from probode import lanes
+from probode.ensemble import one_by_one
+from probode.ensemble.one_by_one import solve_one_by_one
 from probode.ensemble.problem import part, usable
 from probode.ensemble.settings import Settings
 from probode.ensemble.vmapped import solve_vmapped
 from probode.lanes.records import LaneResults, Members
+from probode.problem import Field
 from probode.status import Status
 
-ENGINES = ("auto", "lanes", "vmapped")
+ENGINES = ("auto", "lanes", "kernels", "vmapped")
 
 
 def solve_members(
@@ -43,25 +47,41 @@ def solve_members(
             return _solve_lanes(vector_field, members, settings, device, on_progress, stop)
         except lanes.Unsupported:
             pass  # a vector field without a form on lanes
+    if settings.engine == "kernels":
+        return solve_one_by_one(vector_field, members, settings, on_progress=on_progress, stop=stop)
     return solve_vmapped(
         vector_field, members, settings, device=device, on_progress=on_progress, stop=stop
     )[0]
 
 
 def choose(
-    members: Members, settings: Settings, device: Any = None, count: int | None = None
+    members: Members,
+    settings: Settings,
+    field: Field,
+    device: Any = None,
+    count: int | None = None,
 ) -> str:
-    """The engine for an ensemble with members such as these.
+    """The engine for an ensemble with members such as these; ``field`` is that of one of them.
 
     ``count`` is their number, if the time to compile is to be considered.
     """
-    suits = _suits(members, settings, device, count)
-    if settings.engine == "lanes" and not suits:
+    asked = settings.engine
+    if asked in ("auto", "lanes") and _suits(members, settings, device, count):
+        return "lanes"
+    if asked in ("auto", "kernels") and _suits_kernels(members, settings, field, device):
+        return "kernels"
+    if asked in ("lanes", "kernels"):
         raise ValueError(
-            "engine='lanes' cannot solve this ensemble: it is for small systems, with the model's "
-            "error bars. engine='auto' takes the other one where needed."
+            f"engine={asked!r} cannot solve this ensemble: it is for small systems, with the "
+            "model's error bars. engine='auto' takes another one where needed."
         )
-    return "lanes" if suits and settings.engine != "vmapped" else "vmapped"
+    return "vmapped"
+
+
+def _suits_kernels(members: Members, settings: Settings, field: Field, device: Any) -> bool:
+    """Whether each member can be one call of the kernels."""
+    on_cpu = (device or jax.devices()[0]).platform == "cpu"
+    return on_cpu and one_by_one.suits(members, settings, field)
 
 
 def _suits(

@@ -91,8 +91,9 @@ def solve_ensemble(
     max_steps
         Bound for the attempted steps of a member: one that needs more is marked as failed.
     engine
-        ``"lanes"`` (small systems, the model's error bars), ``"vmapped"`` (everything), or
-        ``"auto"``: the faster one that can. Results agree up to rounding.
+        ``"lanes"`` (many members of small systems, the model's error bars), ``"kernels"`` (one
+        after the other, without compiling: their ends, the model's error bars), ``"vmapped"``
+        (everything), or ``"auto"``: the fastest one that can. Results agree up to rounding.
     core_dims
         Further dimensions of xarray's arrays that belong to one member.
     draws, cubature, seed
@@ -198,7 +199,7 @@ def run(
     field = bind_member(vector_field, some, settings, int(np.argmax(usable(some))))
     where = places(devices)
     # Decided once: for all chunks, for the workers of a cluster, for members that are run again.
-    settings = replace(settings, engine=choose(some, settings, where[0], family.count))
+    settings = replace(settings, engine=choose(some, settings, field, where[0], family.count))
     threads = len(where) if client is None else threads_of(client)
     size = chunk_size(family, settings, memory, threads)
     sink: Collected | Store

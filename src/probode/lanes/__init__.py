@@ -7,6 +7,6 @@ lanes and on a GPU as one kernel that keeps a member's whole solve in registers.
 
 from probode.lanes.engine import solve_lanes, supports
 from probode.lanes.records import LaneResults, Members
-from probode.unroll.interpret import Unsupported
+from probode.unroll import Unsupported
 
 __all__ = ["LaneResults", "Members", "Unsupported", "solve_lanes", "supports"]

@@ -249,9 +249,5 @@ def _condition_block(
 def _observation_noise(rounding: Entry, known: Entry, own: Entry, blank: Entry) -> Entry:
     """A noise of rounding size; more where the step's own noise is lost in rounding."""
     noise = e.choose(blank, e.choose(e.equal(rounding, 0.0), 1.0, rounding), rounding)
-    hidden = e.compare(_less, lambda a, b: a < b, own, e.mul(UNRESOLVED * UNRESOLVED, known))
+    hidden = e.compare("lt", lambda a, b: a < b, own, e.mul(UNRESOLVED * UNRESOLVED, known))
     return e.largest(noise, e.choose(hidden, e.mul(UNRESOLVED, e.root(known)), 0.0))
-
-
-def _less(a: Entry, b: Entry) -> Entry:
-    return e.greater(b, a)

@@ -38,16 +38,20 @@ def batches(operations: Operations) -> Iterator[list[int]]:
         way[value] = 1 + max((way[x] for x in readers[value]), default=0)
 
     ready: dict[str, list[int]] = {}
+    longest: dict[str, int] = {}
 
     def done(value: int) -> None:
-        ready.setdefault(operations[value][0], []).append(value)
+        name = operations[value][0]
+        ready.setdefault(name, []).append(value)
+        longest[name] = max(longest.get(name, 0), way[value])
 
     for value, count in missing.items():
         if count == 0:
             done(value)
     while ready:
-        name = max(ready, key=lambda name: max(way[x] for x in ready[name]))
+        name = max(ready, key=longest.__getitem__)
         batch = ready.pop(name)
+        del longest[name]
         yield batch
         for reader in (x for value in batch for x in readers[value]):
             missing[reader] -= 1

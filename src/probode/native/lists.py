@@ -18,15 +18,16 @@ from probode.control import Control
 from probode.initial import Initialization, RungeKuttaStart
 from probode.native.layout import begin, layout_of
 from probode.native.library import address, load
-from probode.native.tape import Signature, Tape, field_tape, join, listed
+from probode.native.tape import Signature, Tape, field_tape, join, listed, longest_excess
 from probode.problem import Field
 from probode.step import Method
 
-_LONGEST_START = 15_000.0
-"""Nanoseconds that a listed start may take more than XLA's code: half of what its call takes."""
+_LONGEST_START = 50.0
+"""Steps, in which the lists may take that much longer than XLA's code, for a start: half of what
+the call of XLA's code takes, or more where a step does."""
 
-_LONGEST_START_PROGRAM = 30_000
-"""Numbers that a start may compute to be worth writing out."""
+_MOST_OPERATIONS = 30_000
+"""Operations of a start that are written down before giving up."""
 
 
 class Lists(NamedTuple):
@@ -100,7 +101,7 @@ class _Tapes(NamedTuple):
 def _tapes(method: Method, initialization: Initialization, signature: Signature) -> _Tapes | None:
     tree = signature.tree.children()[0]
     own = Signature(tree, signature.shapes[: tree.num_leaves])
-    field = field_tape(method.jacobian, own)
+    field = field_tape(method.jacobian, own, method.jacobian)
     if field is None:
         return None
     if isinstance(initialization, RungeKuttaStart):  # a loop: long to write out, short to compile
@@ -110,11 +111,7 @@ def _tapes(method: Method, initialization: Initialization, signature: Signature)
         field, control, t1 = parameters
         return begin(method, initialization, field, control, t0, t1, y0)
 
-    start = listed(
-        program,
-        signature,
-        method.structure.d,
-        longest=_LONGEST_START,
-        longest_program=_LONGEST_START_PROGRAM,
-    )
+    d = method.structure.d
+    longest = _LONGEST_START * longest_excess(method.jacobian, d)
+    start = listed(program, signature, d, longest, _MOST_OPERATIONS)
     return _Tapes(field, sum(own.sizes), start)

@@ -4,7 +4,7 @@
 :mod:`probode.native` turns them into lists of operations for its kernels.
 """
 
-from probode.unroll.entries import Lanes
-from probode.unroll.interpret import Unsupported, lift
+from probode.unroll.entries import Lanes, Symbol, Unsupported
+from probode.unroll.interpret import as_lanes, lift, run
 
-__all__ = ["Lanes", "Unsupported", "lift"]
+__all__ = ["Lanes", "Symbol", "Unsupported", "as_lanes", "lift", "run"]

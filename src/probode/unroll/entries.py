@@ -1,8 +1,9 @@
 """Numbers of many members at once: arithmetic that knows its constants.
 
-An *entry* is one scalar of a small matrix. It is an array over the members (all of one shape), or a
-Python number where it is the same for all of them. Products with a zero and sums with one are not
-computed: known zeros of a factor or a Jacobian cost nothing.
+An *entry* is one scalar of a small matrix. It is an array over the members (all of one shape), a
+:class:`Symbol` where the program is only written down, or a Python number where it is known and the
+same for all of them. Products with a zero and sums with one are not computed: known zeros of a
+factor or a Jacobian cost nothing.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -12,10 +13,65 @@ from math import inf, prod, sqrt
 from typing import Any
 
 import jax
+import numpy as np
 from jax import lax
 
 Entry = Any
-"""A Python number, or an array over the members."""
+"""A Python number, an array over the members, or a symbol."""
+
+_NUMBERS = frozenset((float, int, bool))
+
+
+ABSENT: Any = object()
+"""Stands for a number that was not computed: it can be handed on, but not used."""
+
+
+class Unsupported(Exception):
+    """A program that cannot be written on lanes."""
+
+
+class Symbol:
+    """A number that is not computed: operations on it are written down by who made it."""
+
+    __slots__ = ("dtype",)
+    shape = ()
+
+    def __init__(self, dtype: Any) -> None:
+        self.dtype = dtype
+
+    def operation(
+        self, name: str, operands: Sequence[Entry], given: Sequence[Any], dtype: Any, params: Any
+    ) -> "Symbol":
+        """An operation of JAX's, of these operands of the types ``given``; its result of ``dtype``.
+
+        One of the operands is this symbol; those that are numbers are known.
+        """
+        raise NotImplementedError
+
+
+def apply(name: str, *operands: Entry) -> Entry:
+    """An operation of ``jax.lax``; its operands have one type (but for the condition of a choice).
+
+    The known ones among them are numbers where the others are symbols.
+    """
+    symbols = [x for x in operands if isinstance(x, Symbol)]
+    if not symbols:
+        return getattr(lax, name)(*operands)
+    if name == "select":
+        condition, yes, no = operands
+        kind = next((x.dtype for x in (yes, no) if isinstance(x, Symbol)), _type_of(yes))
+        return symbols[0].operation("select_n", (condition, no, yes), [_BOOL, kind, kind], kind, {})
+    kind = symbols[0].dtype
+    result = _BOOL if name in _COMPARISONS else kind
+    return symbols[0].operation(name, operands, [kind] * len(operands), result, {})
+
+
+_BOOL = np.dtype(bool)
+_COMPARISONS = frozenset(("lt", "le", "gt", "ge", "eq", "ne"))
+
+
+def _type_of(number: Any) -> Any:
+    return np.asarray(number).dtype
 
 
 @dataclass(frozen=True)
@@ -43,6 +99,17 @@ class Lanes:
         return [self.entries[i : i + width] for i in range(0, len(self.entries), width)]
 
 
+Value = np.ndarray | Lanes
+"""Known numbers, or numbers that differ between members."""
+
+
+def as_lanes(value: Value) -> Lanes:
+    """Known numbers as entries."""
+    if isinstance(value, Lanes):
+        return value
+    return Lanes(value.shape, value.reshape(-1).tolist())
+
+
 def scalar(entry: Entry) -> Lanes:
     """An array without axes."""
     return Lanes((), [entry])
@@ -50,7 +117,11 @@ def scalar(entry: Entry) -> Lanes:
 
 def constant(x: Entry) -> bool:
     """Whether an entry is the same for all members, and known."""
-    return not isinstance(x, jax.Array)
+    if type(x) in _NUMBERS:
+        return True
+    if x is ABSENT:
+        raise Unsupported("a result that is not computed on lanes")
+    return not isinstance(x, Symbol | jax.Array)
 
 
 def zero(x: Entry) -> bool:
@@ -64,7 +135,7 @@ def add(a: Entry, b: Entry) -> Entry:
         return b
     if zero(b):
         return a
-    return a + b if constant(a) and constant(b) else lax.add(a, b)
+    return a + b if constant(a) and constant(b) else apply("add", a, b)
 
 
 def sub(a: Entry, b: Entry) -> Entry:
@@ -73,12 +144,12 @@ def sub(a: Entry, b: Entry) -> Entry:
         return a
     if zero(a):
         return neg(b)
-    return a - b if constant(a) and constant(b) else lax.sub(a, b)
+    return a - b if constant(a) and constant(b) else apply("sub", a, b)
 
 
 def neg(a: Entry) -> Entry:
     """``-a``."""
-    return -a if constant(a) else lax.neg(a)
+    return -a if constant(a) else apply("neg", a)
 
 
 def mul(a: Entry, b: Entry) -> Entry:
@@ -93,8 +164,8 @@ def mul(a: Entry, b: Entry) -> Entry:
         if a == 1:
             return b
         if a == -1:
-            return lax.neg(b)
-    return lax.mul(a, b)
+            return apply("neg", b)
+    return apply("mul", a, b)
 
 
 def div(a: Entry, b: Entry) -> Entry:
@@ -104,7 +175,7 @@ def div(a: Entry, b: Entry) -> Entry:
     if zero(a):
         return 0.0
     like = b if constant(a) else a
-    return lax.div(full(a, like, b), full(b, like, a))
+    return apply("div", full(a, like, b), full(b, like, a))
 
 
 def dot(xs: Iterable[Entry], ys: Iterable[Entry]) -> Entry:
@@ -125,7 +196,7 @@ def total(xs: Iterable[Entry]) -> Entry:
 
 def root(x: Entry) -> Entry:
     """``sqrt(x)``."""
-    return sqrt(x) if constant(x) else lax.sqrt(x)
+    return sqrt(x) if constant(x) else apply("sqrt", x)
 
 
 def square(x: Entry) -> Entry:
@@ -135,17 +206,17 @@ def square(x: Entry) -> Entry:
 
 def absolute(x: Entry) -> Entry:
     """``|x|``."""
-    return abs(x) if constant(x) else lax.abs(x)
+    return abs(x) if constant(x) else apply("abs", x)
 
 
 def largest(a: Entry, b: Entry) -> Entry:
     """``max(a, b)``; NaN wins."""
-    return max(a, b) if constant(a) and constant(b) else lax.max(a, b)
+    return max(a, b) if constant(a) and constant(b) else apply("max", a, b)
 
 
 def smallest(a: Entry, b: Entry) -> Entry:
     """``min(a, b)``; NaN wins."""
-    return min(a, b) if constant(a) and constant(b) else lax.min(a, b)
+    return min(a, b) if constant(a) and constant(b) else apply("min", a, b)
 
 
 def choose(condition: Entry, yes: Entry, no: Entry) -> Entry:
@@ -154,12 +225,15 @@ def choose(condition: Entry, yes: Entry, no: Entry) -> Entry:
         return yes if condition else no
     if yes is no or (constant(yes) and constant(no) and yes == no):
         return yes
-    return lax.select(condition, full(yes, condition, no), full(no, condition, yes))
+    return apply("select", condition, full(yes, condition, no), full(no, condition, yes))
 
 
-def full(x: Entry, like: jax.Array, kind: Entry = 0.0) -> jax.Array:
-    """An entry as an array over the members, of the type of ``kind`` if it is a constant."""
-    if not constant(x):
+def full(x: Entry, like: Entry, kind: Entry = 0.0) -> Entry:
+    """An entry as an array over the members, of the type of ``kind`` if it is a constant.
+
+    Beside a symbol constants stay what they are.
+    """
+    if isinstance(like, Symbol) or not constant(x):
         return x
     return lax.full(like.shape, x, kind.dtype if not constant(kind) else type(x))
 
@@ -169,9 +243,9 @@ def reciprocal(x: Entry, safe: bool = False) -> Entry:
     if constant(x):
         return 0.0 if safe and x == 0 else 1.0 / x
     if not safe:
-        return lax.div(lax.full_like(x, 1.0), x)
-    none = lax.eq(x, lax.full_like(x, 0.0))
-    return choose(none, 0.0, lax.div(lax.full_like(x, 1.0), choose(none, 1.0, x)))
+        return apply("div", full(1.0, x, x), x)
+    none = equal(x, 0.0)
+    return choose(none, 0.0, apply("div", full(1.0, x, x), choose(none, 1.0, x)))
 
 
 multiplies = ContextVar("multiplies", default=False)
@@ -220,22 +294,20 @@ def reflect(
 
 def greater(a: Entry, b: Entry) -> Entry:
     """``a > b``."""
-    return compare(lax.gt, lambda a, b: a > b, a, b)
+    return compare("gt", lambda a, b: a > b, a, b)
 
 
 def equal(a: Entry, b: Entry) -> Entry:
     """``a == b``."""
-    return compare(lax.eq, lambda a, b: a == b, a, b)
+    return compare("eq", lambda a, b: a == b, a, b)
 
 
-def compare(
-    traced: Callable[..., Any], known: Callable[[Any, Any], bool], a: Entry, b: Entry
-) -> Entry:
+def compare(name: str, known: Callable[[Any, Any], bool], a: Entry, b: Entry) -> Entry:
     """A comparison, known if both sides are."""
     if constant(a) and constant(b):
         return known(a, b)
     like = b if constant(a) else a
-    return traced(full(a, like, b), full(b, like, a))
+    return apply(name, full(a, like, b), full(b, like, a))
 
 
 def triangular(matrix: list[list[Entry]], columns: int) -> list[list[Entry]]:

@@ -14,7 +14,7 @@ What a member's number decides (a loop until convergence, an index) has no such 
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from itertools import product
+from itertools import pairwise
 from typing import Any
 
 import jax
@@ -23,20 +23,13 @@ import numpy as np
 from jax import lax
 from jax.extend import core
 
+from probode.unroll import algebra
 from probode.unroll import entries as e
-from probode.unroll.entries import Entry, Lanes
+from probode.unroll.entries import Entry, Lanes, Unsupported, Value, as_lanes
 from probode.unroll.known import run_on_arrays
 
 LONGEST_LOOP = 32
 """Loops of at most this many rounds are unrolled."""
-
-
-class Unsupported(Exception):
-    """A program that cannot be written on lanes."""
-
-
-Value = np.ndarray | Lanes
-"""Known numbers, or numbers that differ between members."""
 
 
 def lift(function: Callable[..., Any], *args: Any) -> Any:
@@ -49,13 +42,6 @@ def lift(function: Callable[..., Any], *args: Any) -> Any:
     values = [leaf if isinstance(leaf, Lanes) else np.asarray(leaf) for leaf in leaves]
     results = run(closed.jaxpr, closed.consts, values)
     return jax.tree.unflatten(jax.tree.structure(out), [as_lanes(x) for x in results])
-
-
-def as_lanes(value: Value) -> Lanes:
-    """Known numbers as entries."""
-    if isinstance(value, Lanes):
-        return value
-    return Lanes(value.shape, value.reshape(-1).tolist())
 
 
 def _shape_of(leaf: Any) -> jax.ShapeDtypeStruct:
@@ -95,6 +81,8 @@ def _evaluate(equation: Any, operands: list[Value]) -> Sequence[Value]:
         return _move(equation, operands)
     if name in _REDUCTIONS:
         return _reduce(equation, operands[0])
+    if name in _CUMULATIVE:
+        return _cumulate(equation, operands[0])
     if name in _ELEMENTWISE or name in _ARITHMETIC:
         kind = equation.outvars[0].aval.dtype
         if kind.kind not in "biu" and kind != np.float64:
@@ -128,6 +116,8 @@ def _move(equation: Any, operands: list[Value]) -> list[Lanes]:
     for i, operand in enumerate(operands):
         if i >= data.get(name, len(operands)) or (name == "scatter" and i == 1):
             if isinstance(operand, Lanes):
+                if name == "gather":
+                    return _choose_rows(equation, operands)
                 raise Unsupported(f"{name!r} at an index that differs between members")
             labelled.append(operand)
             continue
@@ -147,6 +137,27 @@ def _move(equation: Any, operands: list[Value]) -> list[Lanes]:
     return [Lanes(x.shape, [pool[i] for i in x.reshape(-1)]) for x in moved]
 
 
+def _choose_rows(equation: Any, operands: list[Value]) -> list[Lanes]:
+    """``x[i]`` along one axis of known length, ``i`` a number of each member: one of all rows."""
+    how = equation.params["dimension_numbers"]
+    axes, size = how.start_index_map, equation.params["slice_sizes"]
+    x, index = operands[0], as_lanes(operands[1])
+    batched = how.operand_batching_dims or how.start_indices_batching_dims
+    if len(axes) != 1 or size[axes[0]] != 1 or batched:
+        raise Unsupported("'gather' at indices that differ between members")
+    shape = equation.outvars[0].aval.shape
+    places = np.arange(len(index.entries)).reshape(index.shape[:-1])
+    loose = [1 if i in how.offset_dims else n for i, n in enumerate(shape)]
+    which = np.broadcast_to(places.reshape(loose), shape).reshape(-1)
+    length = equation.invars[0].aval.shape[axes[0]]
+    rows = [_move(equation, [x, np.full(index.shape, k)])[0].entries for k in range(length)]
+    results = list(rows[-1])
+    for k in reversed(range(length - 1)):
+        here = [e.equal(i, k) for i in index.entries]
+        results = [e.choose(here[i], y, z) for i, y, z in zip(which, rows[k], results, strict=True)]
+    return [Lanes(shape, results)]
+
+
 _ARITHMETIC: dict[str, Callable[..., Entry]] = {
     "add": e.add,
     "add_any": e.add,
@@ -157,7 +168,7 @@ _ARITHMETIC: dict[str, Callable[..., Entry]] = {
     "stop_gradient": lambda x: x,
     "optimization_barrier": lambda x: x,
     "select_n": lambda which, *cases: _select(which, cases),
-    "is_finite": lambda x: e.compare(lax.lt, lambda a, b: a < b, e.absolute(x), np.inf),
+    "is_finite": lambda x: e.compare("lt", lambda a, b: a < b, e.absolute(x), np.inf),
 }
 """Operations that know their constants."""
 
@@ -203,8 +214,10 @@ def _elementwise(equation: Any, operands: list[Value]) -> Lanes:
 
 def _divide(a: Entry, b: Entry, inverses: dict[int, Entry], times: int) -> Entry:
     """``a / b``; where a number divides several others, by its reciprocal."""
+    if e.zero(b):
+        return float(np.divide(a, b)) if e.constant(a) else e.apply("div", a, e.full(b, a, a))
     if e.constant(b) or e.zero(a) or times == 1:
-        return lax.div(a, e.full(b, a, a)) if e.zero(b) else e.div(a, b)
+        return e.div(a, b)
     if id(b) not in inverses:
         inverses[id(b)] = e.reciprocal(b)
     return e.mul(a, inverses[id(b)])
@@ -216,6 +229,9 @@ def _bind(equation: Any, numbers: Sequence[Entry], types: Sequence[Any]) -> Entr
         with jax.ensure_compile_time_eval():
             known = [jnp.asarray(x, dtype) for x, dtype in zip(numbers, types, strict=True)]
             return np.asarray(equation.primitive.bind(*known, **equation.params)).item()
+    if isinstance(arrays[0], e.Symbol):
+        kind = equation.outvars[0].aval.dtype
+        return arrays[0].operation(equation.primitive.name, numbers, types, kind, equation.params)
     wide = [
         lax.full(arrays[0].shape, x, dtype) if e.constant(x) else x
         for x, dtype in zip(numbers, types, strict=True)
@@ -252,64 +268,25 @@ def _reduce(equation: Any, operand: Value) -> list[Lanes]:
     return [Lanes(shape, [results[at] for at in np.ndindex(shape)])]
 
 
-def _dot_general(equation: Any, operands: list[Value]) -> list[Value]:
-    if all(isinstance(x, np.ndarray) for x in operands):
-        return list(_known(equation, operands))
-    (left_sum, right_sum), (left_batch, right_batch) = equation.params["dimension_numbers"]
-    left, right = map(as_lanes, operands)
-
-    def free(lanes: Lanes, taken: Sequence[int]) -> list[int]:
-        return [i for i in range(len(lanes.shape)) if i not in taken]
-
-    left_free = free(left, (*left_sum, *left_batch))
-    right_free = free(right, (*right_sum, *right_batch))
-
-    def ranges(lanes: Lanes, axes: Sequence[int]) -> list[tuple[int, ...]]:
-        return list(product(*(range(lanes.shape[i]) for i in axes)))
-
-    def place(axes: Sequence[int], index: Sequence[int]) -> tuple[int, ...]:
-        return tuple(x for _, x in sorted(zip(axes, index, strict=True)))
-
-    results = [
-        e.dot(
-            (left[place((*left_batch, *left_free, *left_sum), (*b, *i, *s))] for s in sums),
-            (right[place((*right_batch, *right_free, *right_sum), (*b, *j, *s))] for s in sums),
-        )
-        for sums in [ranges(left, left_sum)]
-        for b in ranges(left, left_batch)
-        for i in ranges(left, left_free)
-        for j in ranges(right, right_free)
-    ]
-    return [Lanes(equation.outvars[0].aval.shape, results)]
+_CUMULATIVE = {
+    "cumsum": e.add,
+    "cumprod": e.mul,
+    "cummax": e.largest,
+    "cummin": e.smallest,
+}
 
 
-def _blocks(lanes: Lanes) -> list[list[list[Entry]]]:
-    """The matrices of a stack, one after the other."""
-    count, rows = lanes.shape[-2], lanes.rows
-    return [rows[i : i + count] for i in range(0, len(rows), count)]
-
-
-def _qr(equation: Any, operands: list[Value]) -> list[Value]:
-    """``R`` alone, which is all that the library asks for."""
-    q, r = (variable.aval.shape for variable in equation.outvars)
-    lanes = as_lanes(operands[0])
-    factors = [e.triangular(block, lanes.shape[-1]) for block in _blocks(lanes)]
-    flat = [x for block in factors for row in block for x in row]
-    return [np.full(q, np.nan), Lanes(r, flat)]
-
-
-def _triangular_solve(equation: Any, operands: list[Value]) -> list[Value]:
-    how = equation.params
-    if not how["left_side"] or how["unit_diagonal"]:
-        raise Unsupported("a triangular solve from the right")
-    matrices, sides = (_blocks(as_lanes(x)) for x in operands)
-    upper = not how["lower"]
-    if how["transpose_a"]:
-        matrices = [[list(column) for column in zip(*m, strict=True)] for m in matrices]
-        upper = not upper
-    solved = [e.solve_triangular(m, b, upper=upper) for m, b in zip(matrices, sides, strict=True)]
-    flat = [x for block in solved for row in block for x in row]
-    return [Lanes(equation.outvars[0].aval.shape, flat)]
+def _cumulate(equation: Any, operand: Value) -> list[Lanes]:
+    combine, lanes = _CUMULATIVE[equation.primitive.name], as_lanes(operand)
+    labels = np.moveaxis(
+        np.arange(len(lanes.entries)).reshape(lanes.shape), equation.params["axis"], -1
+    )
+    results = list(lanes.entries)
+    for line in labels.reshape(-1, labels.shape[-1]).tolist():
+        ordered = line[::-1] if equation.params["reverse"] else line
+        for before, i in pairwise(ordered):
+            results[i] = combine(results[before], results[i])
+    return [Lanes(lanes.shape, results)]
 
 
 def _cond(equation: Any, operands: list[Value]) -> Sequence[Value]:
@@ -322,7 +299,7 @@ def _cond(equation: Any, operands: list[Value]) -> Sequence[Value]:
     if len(branches) != 2:
         raise Unsupported("a choice among more than two branches")
     index = which.entries[0]
-    condition = index if index.dtype == bool else lax.ne(index, lax.full_like(index, 0))
+    condition = index if index.dtype == bool else e.apply("ne", index, e.full(0, index, index))
     no, yes = (map(as_lanes, run(b.jaxpr, b.consts, inputs)) for b in branches)
     return [
         Lanes(
@@ -363,10 +340,51 @@ def _part(lanes: Lanes, k: int) -> Lanes:
     return Lanes(lanes.shape[1:], lanes.entries[k * size : (k + 1) * size])
 
 
+def _linear_solve(equation: Any, operands: list[Value]) -> list[Value]:
+    """``x`` with ``A x = b`` by elimination; ``A`` from the products that the equation knows.
+
+    The decomposition that the program has made for it is not needed.
+    """
+    counts, product = equation.params["const_lengths"], equation.params["jaxprs"].matvec
+    given, right = operands[: counts.matvec], operands[sum(counts) :]
+    if len(right) != 1:
+        raise Unsupported("a linear system of several arrays")
+    b = as_lanes(right[0])
+    size = len(b.entries)
+    if size > _LARGEST_SYSTEM:
+        raise Unsupported(f"a linear system of {size} unknowns")
+    columns = [
+        as_lanes(run(product.jaxpr, product.consts, [*given, unit.reshape(b.shape)])[0]).entries
+        for unit in np.eye(size)
+    ]
+    rows = [list(row) for row in zip(*columns, strict=True)]
+    solution = algebra.eliminate([[*row, x] for row, x in zip(rows, b.entries, strict=True)])
+    return [Lanes(b.shape, solution)]
+
+
+_LARGEST_SYSTEM = 64
+
+
+def _several(
+    on_lanes: Callable[[Any, list[Value]], Sequence[Value]],
+) -> Callable[[Any, list[Value]], Sequence[Value]]:
+    """On known numbers at once, else by ``on_lanes``."""
+
+    def evaluate(equation: Any, operands: list[Value]) -> Sequence[Value]:
+        if all(isinstance(x, np.ndarray) for x in operands):
+            return _known(equation, operands)
+        return on_lanes(equation, operands)
+
+    return evaluate
+
+
 _SPECIAL: dict[str, Callable[[Any, list[Value]], Sequence[Value]]] = {
-    "dot_general": _dot_general,
-    "qr": _qr,
-    "triangular_solve": _triangular_solve,
+    "dot_general": _several(algebra.dot_general),
+    "qr": algebra.qr,
+    "triangular_solve": algebra.triangular_solve,
+    "lu": algebra.lu,
+    "sort": _several(algebra.sort),
+    "custom_linear_solve": _linear_solve,
     "cond": _cond,
     "scan": _scan,
     "platform_index": lambda equation, operands: [np.asarray(0, np.int32)],

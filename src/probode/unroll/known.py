@@ -13,7 +13,9 @@ def run_on_arrays(equation: Any, operands: Sequence[Any], params: Any) -> list[n
     in_numpy = _IN_NUMPY.get(equation.primitive.name)
     if in_numpy is not None:  # JAX would compile a program for each
         kind = equation.outvars[0].aval.dtype if equation.primitive.name in _COMPUTES else None
-        return [np.asarray(in_numpy(params, *operands), kind)]
+        result = in_numpy(params, *operands)
+        if result is not None:
+            return [np.asarray(result, kind)]
     with jax.ensure_compile_time_eval():
         results = equation.primitive.bind(*map(jnp.asarray, operands), **params)
     several = equation.primitive.multiple_results
@@ -38,6 +40,38 @@ def _broadcast(p: Any, x: Any) -> np.ndarray:
     for size, axis in zip(x.shape, p["broadcast_dimensions"], strict=True):
         shape[axis] = size
     return np.broadcast_to(x.reshape(shape), p["shape"])
+
+
+def _pad(p: Any, x: Any, value: Any) -> np.ndarray:
+    """Numbers between the entries and at both ends; fewer than none take entries away."""
+    for axis, (low, high, between) in enumerate(p["padding_config"]):
+        before = np.moveaxis(x, axis, 0)
+        spread = max(len(before) + (len(before) - 1) * between, 0)
+        wide = np.full((max(low, 0) + spread + max(high, 0), *before.shape[1:]), value, x.dtype)
+        wide[max(low, 0) : max(low, 0) + spread : between + 1] = before
+        x = np.moveaxis(wide[max(-low, 0) : len(wide) - max(-high, 0)], 0, axis)
+    return np.asarray(x)
+
+
+def _gather(p: Any, x: Any, indices: Any) -> np.ndarray | None:
+    """Slices that begin at the indices; ``None`` where one of them would not lie inside."""
+    how, sizes = p["dimension_numbers"], p["slice_sizes"]
+    if how.operand_batching_dims:
+        return None
+    axes = how.start_index_map
+    kept = [i for i in range(x.ndim) if i not in how.collapsed_slice_dims]
+    room = np.array([x.shape[axis] - sizes[axis] for axis in axes], int)
+    rows = indices.reshape(-1, len(axes)).astype(int)
+    if np.any(rows < 0) or np.any(rows > room):
+        return None
+    pieces = np.empty((len(rows), *(sizes[i] for i in kept)), x.dtype)
+    for k, row in enumerate(rows.tolist()):
+        begin = dict(zip(axes, row, strict=True))
+        cuts = [slice(begin.get(i, 0), begin.get(i, 0) + n) for i, n in enumerate(sizes)]
+        pieces[k] = x[tuple(cuts)].reshape(pieces.shape[1:])
+    found = pieces.reshape(*indices.shape[:-1], *pieces.shape[1:])
+    batch = indices.ndim - 1
+    return np.moveaxis(found, range(batch, found.ndim), how.offset_dims)
 
 
 _COMPUTES: dict[str, Callable[..., Any]] = {
@@ -67,5 +101,9 @@ _IN_NUMPY: dict[str, Callable[..., Any]] = {
     "broadcast_in_dim": _broadcast,
     "concatenate": lambda p, *xs: np.concatenate(xs, p["dimension"]),
     "stack": lambda p, *xs: np.stack(xs, p["axis"]),
+    "pad": _pad,
+    "gather": _gather,
+    "copy": lambda p, x: x,
+    "copy_p": lambda p, x: x,
 }
 """What is done in NumPy: these, and those that only move entries."""
