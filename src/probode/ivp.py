@@ -12,8 +12,9 @@ from probode.calibration.host import HostProblem
 from probode.calibration.schemes import MODES
 from probode.calibration.target import Integrated, Target, reach
 from probode.control import Control, GridSteps, PControl, PIControl
-from probode.engine import Inputs, Monitor, one_blas_thread
+from probode.engine import Monitor, one_blas_thread
 from probode.errors import check_choice
+from probode.fallback import Fallback, Inputs, guarded_on_host
 from probode.ivp_function import UserFunction, on_real_form
 from probode.ivp_method import METHODS, read_method, say_if_unstable, single_state, solvers_for
 from probode.ivp_options import Options, read_tolerances
@@ -256,25 +257,27 @@ def _integrate(
                 initialization = type(solver)(
                     solver.order, initialization=options.initialization
                 ).initialization
-            inputs = Inputs(method, initialization, traced.field, control, t0, tf, y0)
-            final, status, chunks = engine.solve_all(inputs, monitor)
-            extra = loop.start_evaluations(initialization, control, solver.order)
-            known: Any = traced.field
-            path = traced.path
+            given = Fallback(Inputs(method, initialization, traced.field, control, t0, tf, y0))
+            final, status, chunks = engine.solve_all(given, monitor)
+            extra = loop.start_evaluations(given.inputs.initialization, control, solver.order)
+            known: Any = given.inputs.field
+            notes, path = tuple(given.notes), traced.path
         else:
+            found: list[str] = []
             hosted = user.on_host(y0.size)
+            hosted = hosted._replace(jacobian=guarded_on_host(hosted.jacobian, found))
             final, status, chunks, extra = host.solve_on_host(
                 method, hosted, control, t0, tf, y0, monitor
             )
             known = HostProblem(hosted.function, hosted.jacobian)
-            path = "python"
+            notes, path = tuple(found), "python"
         if status == Status.MAX_STEPS and int(final.counts.attempted) == budget:
             return None
         nodes = node_path(method, final, chunks, options.smooth)
         posterior = build_posterior(
             solver, method, y0.shape, control, nodes, final, np.asarray(status.value), extra, path
         )
-        posterior = dataclasses.replace(posterior, problem=Problem(known))
+        posterior = dataclasses.replace(posterior, problem=Problem(known, notes))
         if options.calibration != "model":
             posterior = posterior.calibrate(options.calibration)
     stats = posterior.stats

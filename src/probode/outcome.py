@@ -99,8 +99,10 @@ class Problem:
     No part of the values: functions on pytrees (``jit``, ``vmap``, ``tree.map``) leave it behind.
     """
 
-    def __init__(self, field: Any = None) -> None:
+    def __init__(self, field: Any = None, notes: tuple[str, ...] = ()) -> None:
         self.field = field
+        self.notes = notes
+        """What was done otherwise than asked for, and why, in words."""
 
     def tree_flatten(self) -> tuple[tuple[()], None]:
         """Nothing inside."""

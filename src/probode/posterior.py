@@ -14,6 +14,7 @@ from probode.calibration.result import Calibration
 from probode.calibration.scales import Scales
 from probode.diffusion import Evidence
 from probode.engine import one_blas_thread
+from probode.fallback import where_not_finite
 from probode.gaussian import safe_sqrt
 from probode.outcome import Gaussian, Problem, Stats
 from probode.paths import NodePath, Path, SavedPath
@@ -182,8 +183,13 @@ class Posterior(Views):
     @property
     def message(self) -> str:
         """How the solve ended, in words."""
-        status = self.status
+        status, field = self.status, self.problem.field
         if isinstance(status, Status):
+            failed = status in (Status.NOT_FINITE, Status.START_NOT_FINITE)
+            if failed and field is not None and isinstance(self.path, NodePath):
+                y = np.asarray(self.mean)[-1].reshape(-1)
+                with double_precision():
+                    return where_not_finite(status, field, float(self.t[-1]), y)
             return status.message
         raise TypeError(
             "message is for one finished solve: inside a trace or for a batch, use status."
@@ -277,7 +283,7 @@ class Posterior(Views):
         made = one_solve(self, "diagnose").calibration
         assert made is not None
         lost = not bool(np.all(np.isfinite(made.error)))
-        return judge(np.asarray(made.signs), lost, made.mode)
+        return judge(np.asarray(made.signs), lost, made.mode, self.problem.notes)
 
     def _calibrated(self, what: str) -> Calibration:
         if self.calibration is None:
@@ -316,7 +322,8 @@ def one_solve(posterior: Posterior, what: str) -> Posterior:
             f"{what} is for one solve, got a batch of shape {batch}: take one member with "
             "jax.tree.map(lambda x: x[i], posterior)."
         )
-    posterior = jax.tree.map(np.asarray, posterior)
+    problem = posterior.problem
+    posterior = replace(jax.tree.map(np.asarray, posterior), problem=problem)
     path = posterior.path
     if isinstance(path, SavedPath):
         # A trace has room for all of save_at, reached or not.

@@ -38,6 +38,15 @@ class Program:
         """What the program computes as text, the same in every process."""
         return re.sub(r"0x[0-9a-f]+", "", str(self._jaxpr))
 
+    def operations(self) -> set[str]:
+        """Names of the operations in the program."""
+        found, waiting = set(), [self._jaxpr]
+        while waiting:
+            for equation in waiting.pop().eqns:
+                found.add(equation.primitive.name)
+                waiting += _programs(equation.params)
+        return found
+
     def __call__(self, constants: Sequence[Any], *inputs: Any) -> Any:
         """Run the program; it has one output."""
         return jax.core.eval_jaxpr(self._jaxpr, constants, *inputs)[0]

@@ -117,6 +117,8 @@ class Diagnosis:
     largest_error: float
     """Largest estimated error, relative to the range of its component."""
     mode: str
+    notes: tuple[str, ...] = ()
+    """What the solve did otherwise than asked for, and why."""
 
     @property
     def trusted(self) -> bool:
@@ -131,15 +133,16 @@ class Diagnosis:
         if not self.trusted:
             lines = ["error bars must not be trusted:"]
         lines += [f"- {_WORDS[flag]}" for flag in self.flags]
+        lines += [f"note: {note}" for note in self.notes]
         return "\n".join(lines)
 
     __repr__ = __str__
 
 
-def judge(signs: np.ndarray, lost: bool, mode: str) -> Diagnosis:
+def judge(signs: np.ndarray, lost: bool, mode: str, notes: tuple[str, ...] = ()) -> Diagnosis:
     """A verdict from the numbers."""
     numbers = dict(zip(SIGNS, (float(x) for x in signs), strict=True))
     flags = [name for name, limit in LIMITS.items() if not numbers[name] <= limit]
     if lost:
         flags.append("lost")
-    return Diagnosis(tuple(flags), numbers, numbers["size"], mode)
+    return Diagnosis(tuple(flags), numbers, numbers["size"], mode, notes)

@@ -144,6 +144,14 @@ def packed(method: Method, solve: Solve) -> Carry:
     return Carry(vector, layout_of(method).solve(vector))
 
 
+def revived(method: Method, carry: Carry) -> Carry:
+    """A solve that has stopped, set to go on with steps as long as the last one."""
+    assert carry.vector is not None
+    layout, vector = layout_of(method), carry.vector.copy()
+    layout.revive(vector)
+    return Carry(vector, layout.solve(vector))
+
+
 def join_chunks(method: Method, chunks: list[NativeChunk]) -> Rows:
     """All rows in one piece of memory; row 0 of a chunk repeats the last of the one before."""
     layout, count = layout_of(method), sum(chunk.steps for chunk in chunks)
