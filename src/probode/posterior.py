@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from probode.calibration.between import NOTHING_TO_LOOK_FOR, Look, Nodes, look_between
 from probode.calibration.diagnosis import Diagnosis, judge
 from probode.calibration.result import Calibration
 from probode.calibration.scales import Scales
@@ -242,7 +243,25 @@ class Posterior(Views):
                 smoothed=self.path.smoothed is not None,
                 mode=mode,
             )
-        return plain.with_calibration(made)
+            calibrated = plain.with_calibration(made)
+            return dataclasses.replace(
+                calibrated, problem=self.problem.seen(calibrated._look_between())
+            )
+
+    def _look_between(self) -> Look:
+        """See whether the vector field does something between the steps that they did not see."""
+        made, problem, t = self.calibration, self.problem, np.asarray(self.t)
+        assert made is not None and isinstance(self.path, NodePath)
+        if len(t) < 2:
+            return NOTHING_TO_LOOK_FOR
+        y = np.asarray(self.path.means[:, 0])
+        rtol, atol = (0.0, 0.0) if self.tolerances is None else self.tolerances
+        tolerance = np.broadcast_to(atol + rtol * np.abs(y), y.shape)
+        std = np.asarray(self.std).reshape(y.shape)
+        extra = np.zeros(0) if problem.switches is None else problem.switches.tables
+        nodes = Nodes(t, np.asarray(self.path.means), std, tolerance)
+        asked = int(self.stats.f_evaluations) + int(made.f_evaluations)
+        return look_between(problem.field, made.contact, nodes, extra, asked)
 
     def with_calibration(self, made: Calibration) -> "Posterior":
         """The posterior with a calibration, whose cost is noted."""
@@ -283,7 +302,8 @@ class Posterior(Views):
         made = one_solve(self, "diagnose").calibration
         assert made is not None
         lost = not bool(np.all(np.isfinite(made.error)))
-        return judge(np.asarray(made.signs), lost, made.mode, self.problem.notes)
+        steps = int(np.max(self.stats.accepted))
+        return judge(np.asarray(made.signs), lost, made.mode, self.problem, steps)
 
     def _calibrated(self, what: str) -> Calibration:
         if self.calibration is None:

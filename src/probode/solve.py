@@ -27,6 +27,7 @@ from probode.smooth import Marginals
 from probode.solvers import EK1, Solver
 from probode.status import Status
 from probode.step import Method
+from probode.switches import switches
 
 
 def solve(
@@ -127,6 +128,12 @@ def solve(
             data = jax.tree.map(jnp.asarray, (field, steps, t0, t1, flat, times, grid))
             field, steps, t0, t1, flat, times, grid = data
         inputs = Inputs(method, solver.initialization, field, steps, t0, t1, flat)
+        found = None
+        if not traced:
+            found = switches(field, float(t0), float(t1))
+            if isinstance(steps, PControl):
+                steps = steps.with_stops(found.stops(float(t0), float(t1)), float(t1))
+                inputs = inputs._replace(control=steps)
         given = Fallback(inputs)
         scheme = None
         if calibration != "model" and times is not None:
@@ -140,14 +147,16 @@ def solve(
         field = given.inputs.field
         extra = loop.start_evaluations(given.inputs.initialization, steps, solver.order)
         posterior = build_posterior(solver, method, y0.shape, steps, *result, extra)
+        # Inside a trace the vector field would be carried out of it, with all its constants.
+        problem = Problem() if traced else Problem(field, tuple(given.notes), found)
+        posterior = dataclasses.replace(posterior, problem=problem)
+        if calibration != "model" and times is None and not traced:
+            return posterior.calibrate(calibration)
         if calibration != "model":
             posterior = posterior.with_calibration(
                 calibrate_posterior(posterior, field, calibration)
             )
-        # Inside a trace the vector field would be carried out of it, with all its constants.
-        if traced:
-            return posterior
-        return dataclasses.replace(posterior, problem=Problem(field, tuple(given.notes)))
+        return posterior
 
 
 def calibrate_posterior(posterior: Posterior, field: Field, mode: str) -> Calibration:

@@ -26,6 +26,7 @@ from jaxtyping import Array
 
 from probode.calibration.scales import by_component
 from probode.calibration.transport import Transported
+from probode.outcome import Problem
 
 SIGNS = ("convergence", "rounding", "size")
 LIMITS = {"convergence": 1.0, "rounding": 30.0, "size": 0.5}
@@ -38,9 +39,34 @@ _WORDS = {
     "size": "the error is as large as the solution's own variation",
     "lost": "the estimate was lost on the way (not finite): from there on the bands are as wide as "
     "the solution varies",
+    "between": "between the steps f does something that the steps did not see",
+    "unchecked": "no step was taken: there is nothing that could have been checked",
 }
 _EPSILON = float(np.finfo(float).eps)
 _TINY = 1e-300
+
+
+def _what_was_looked_at(problem: Problem) -> list[str]:
+    """What can be said of the times between the steps."""
+    look, switches = problem.look, problem.switches
+    if switches is not None and not switches.depends_on_time:
+        return ["f does not depend on t: nothing to look for between the steps"]
+    lines = []
+    if switches is not None and len(switches.times):
+        count = len(switches.times)
+        lines.append(f"f switches at {count} time{'s' * (count > 1)}: steps end there")
+    if look is None:
+        return [*lines, "f was looked at in the steps only, not between them"]
+    if look.seen:
+        times = ", ".join(f"{t:.4g}" for t in look.suspects[:3, 1])
+        more = ", ..." if len(look.suspects) > 3 else ""
+        lines.append(f"what the steps did not see is near t = {times}{more}; try max_step")
+    if look.probes:
+        lines.append(
+            f"f was looked at {look.probes} more times between the steps: pulses shorter than "
+            f"{look.gap:.2g} may not have been seen"
+        )
+    return lines
 
 
 class Tally(NamedTuple):
@@ -118,14 +144,16 @@ class Diagnosis:
     """Largest estimated error, relative to the range of its component."""
     mode: str
     notes: tuple[str, ...] = ()
-    """What the solve did otherwise than asked for, and why."""
+    """What the solve did otherwise than asked for, and why; and what was looked at."""
 
     @property
     def trusted(self) -> bool:
         """Whether nothing speaks against the estimate."""
         return not self.flags
 
-    def __str__(self) -> str:
+    @property
+    def verdict(self) -> str:
+        """In words, without what was looked at."""
         if self.mode == "model":
             return "not calibrated: the standard deviations are the model's"
         size = f"the largest error is about {self.largest_error:.1e} of the solution's range"
@@ -133,16 +161,23 @@ class Diagnosis:
         if not self.trusted:
             lines = ["error bars must not be trusted:"]
         lines += [f"- {_WORDS[flag]}" for flag in self.flags]
-        lines += [f"note: {note}" for note in self.notes]
         return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return "\n".join([self.verdict, *(f"({note})" for note in self.notes)])
 
     __repr__ = __str__
 
 
-def judge(signs: np.ndarray, lost: bool, mode: str, notes: tuple[str, ...] = ()) -> Diagnosis:
-    """A verdict from the numbers."""
+def judge(signs: np.ndarray, lost: bool, mode: str, problem: Problem, steps: int) -> Diagnosis:
+    """A verdict from the numbers, and from what is known of the problem."""
     numbers = dict(zip(SIGNS, (float(x) for x in signs), strict=True))
     flags = [name for name, limit in LIMITS.items() if not numbers[name] <= limit]
     if lost:
         flags.append("lost")
+    if steps == 0:
+        flags.append("unchecked")
+    elif problem.look is not None and problem.look.seen:
+        flags.append("between")
+    notes = (*problem.notes, *_what_was_looked_at(problem))
     return Diagnosis(tuple(flags), numbers, numbers["size"], mode, notes)

@@ -158,6 +158,9 @@ def settings(
             control.max_step,
         )
         rtol, atol = control.rtol, control.atol
+        if control.stops is not None:
+            grid = control.stops
+            numbers[19] = grid.shape[0]
         if isinstance(control, PIControl):
             numbers[0], numbers[11], numbers[12] = 1, control.integral, control.proportional
     elif isinstance(control, ConstantStep):
