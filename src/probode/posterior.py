@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from probode.calibration.between import NOTHING_TO_LOOK_FOR, Look, Nodes, look_between
-from probode.calibration.diagnosis import Diagnosis, judge
+from probode.calibration.between import Nodes, look_between
+from probode.calibration.diagnosis import Diagnosis, Looked, judge
 from probode.calibration.result import Calibration
 from probode.calibration.scales import Scales
 from probode.diffusion import Evidence
@@ -243,17 +243,14 @@ class Posterior(Views):
                 smoothed=self.path.smoothed is not None,
                 mode=mode,
             )
-            calibrated = plain.with_calibration(made)
-            return dataclasses.replace(
-                calibrated, problem=self.problem.seen(calibrated._look_between())
-            )
+            return plain.with_calibration(made)._with_a_look_between()
 
-    def _look_between(self) -> Look:
+    def _with_a_look_between(self) -> "Posterior":
         """See whether the vector field does something between the steps that they did not see."""
         made, problem, t = self.calibration, self.problem, np.asarray(self.t)
         assert made is not None and isinstance(self.path, NodePath)
         if len(t) < 2:
-            return NOTHING_TO_LOOK_FOR
+            return self
         y = np.asarray(self.path.means[:, 0])
         rtol, atol = (0.0, 0.0) if self.tolerances is None else self.tolerances
         tolerance = np.broadcast_to(atol + rtol * np.abs(y), y.shape)
@@ -261,7 +258,18 @@ class Posterior(Views):
         extra = np.zeros(0) if problem.switches is None else problem.switches.tables
         nodes = Nodes(t, np.asarray(self.path.means), std, tolerance)
         asked = int(self.stats.f_evaluations) + int(made.f_evaluations)
-        return look_between(problem.field, made.contact, nodes, extra, asked)
+        look = look_between(problem.field, made.contact, nodes, extra, asked)
+        return replace(self, problem=problem.seen(look)).with_looked(*look.numbers)
+
+    def with_looked(self, *numbers: float) -> "Posterior":
+        """With what is known of the times between the steps: see :class:`Looked`, after ``stops``.
+
+        Numbers of the calibration, unlike the problem: files and functions on pytrees keep them.
+        """
+        switches, made = self.problem.switches, self._calibrated("with_looked")
+        depends, stops = (True, 0) if switches is None else switches.numbers
+        looked: Any = np.array(Looked(depends, stops, *numbers), float)
+        return replace(self, calibration=replace(made, looked=looked))
 
     def with_calibration(self, made: Calibration) -> "Posterior":
         """The posterior with a calibration, whose cost is noted."""
@@ -303,7 +311,9 @@ class Posterior(Views):
         assert made is not None
         lost = not bool(np.all(np.isfinite(made.error)))
         steps = int(np.max(self.stats.accepted))
-        return judge(np.asarray(made.signs), lost, made.mode, self.problem, steps)
+        looked = None if made.looked is None else Looked(*np.asarray(made.looked).tolist())
+        found = judge(np.asarray(made.signs), lost, made.mode, looked, steps)
+        return dataclasses.replace(found, notes=(*self.problem.notes, *found.notes))
 
     def _calibrated(self, what: str) -> Calibration:
         if self.calibration is None:

@@ -156,6 +156,7 @@ def solve(
             posterior = posterior.with_calibration(
                 calibrate_posterior(posterior, field, calibration)
             )
+            posterior = posterior if traced else posterior.with_looked()
         return posterior
 
 

@@ -47,6 +47,11 @@ class Switches(NamedTuple):
     tables: np.ndarray
     """Entries of tables that are too fine to stop at all of them."""
 
+    @property
+    def numbers(self) -> tuple[bool, int]:
+        """Whether the function depends on time, and how often it switches."""
+        return self.depends_on_time, len(self.times)
+
     def stops(self, t0: float, t1: float) -> np.ndarray:
         """Where steps are to end: right before the switches, in the order of integration.
 

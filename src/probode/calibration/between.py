@@ -54,6 +54,12 @@ class Look(NamedTuple):
     """Times of looks ``(M, 3)`` around each that saw more than allowed: before, there, after."""
 
     @property
+    def numbers(self) -> tuple[float, float, float, float]:
+        """Probes, gap, excess, and the first time at which something was seen."""
+        first = float(self.suspects[0, 1]) if self.seen else 0.0
+        return float(self.probes), self.gap, self.excess, first
+
+    @property
     def seen(self) -> bool:
         """Whether something was seen that the steps did not see."""
         return len(self.suspects) > 0
@@ -94,7 +100,9 @@ def look_between(
     value = nodes.means[i, 0] + np.einsum("nw,nwd->nd", interpolant.value_rows(np, k, tau), w)
     slope = np.einsum("nw,nwd->nd", interpolant.slope_rows(np, k, tau), w) / h[:, None]
     f = _evaluator(problem)
-    residual = slope - f(times, value)
+    with np.errstate(all="ignore"):
+        residual = slope - f(times, value)
+    residual = np.where(np.isfinite(residual), residual, 0.0)  # a step there would be rejected
 
     every = np.sort(np.concatenate([direction * nodes.t, direction * times]))
     at = np.searchsorted(every, direction * times)

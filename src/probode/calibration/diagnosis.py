@@ -26,7 +26,6 @@ from jaxtyping import Array
 
 from probode.calibration.scales import by_component
 from probode.calibration.transport import Transported
-from probode.outcome import Problem
 
 SIGNS = ("convergence", "rounding", "size")
 LIMITS = {"convergence": 1.0, "rounding": 30.0, "size": 0.5}
@@ -46,27 +45,35 @@ _EPSILON = float(np.finfo(float).eps)
 _TINY = 1e-300
 
 
-def _what_was_looked_at(problem: Problem) -> list[str]:
-    """What can be said of the times between the steps."""
-    look, switches = problem.look, problem.switches
-    if switches is not None and not switches.depends_on_time:
-        return ["f does not depend on t: nothing to look for between the steps"]
-    lines = []
-    if switches is not None and len(switches.times):
-        count = len(switches.times)
-        lines.append(f"f switches at {count} time{'s' * (count > 1)}: steps end there")
-    if look is None:
-        return [*lines, "f was looked at in the steps only, not between them"]
-    if look.seen:
-        times = ", ".join(f"{t:.4g}" for t in look.suspects[:3, 1])
-        more = ", ..." if len(look.suspects) > 3 else ""
-        lines.append(f"what the steps did not see is near t = {times}{more}; try max_step")
-    if look.probes:
-        lines.append(
-            f"f was looked at {look.probes} more times between the steps: pulses shorter than "
-            f"{look.gap:.2g} may not have been seen"
-        )
-    return lines
+class Looked(NamedTuple):
+    """What was looked at between the steps: numbers, that a file can keep."""
+
+    depends: float
+    """Whether (one, not zero) the vector field depends on ``t``, for all that is known."""
+    stops: float
+    """Times at which the program switches, and steps end."""
+    probes: float = 0.0
+    """Evaluations of ``f`` between the steps."""
+    gap: float = 0.0
+    """Longest time between two looks."""
+    excess: float = 0.0
+    """The largest effect of what was seen, in units of what is allowed."""
+    where: float = 0.0
+    """The time of that."""
+
+    def words(self) -> list[str]:
+        """What can be said of the times between the steps."""
+        if not self.depends:
+            return ["f does not depend on t: nothing to look for between the steps"]
+        lines = []
+        if self.stops:
+            lines.append(f"f switches at {self.stops:.0f} times: steps end there")
+        if self.excess > 1.0:
+            lines.append(f"what the steps did not see is near t = {self.where:.4g}; try max_step")
+        if not self.probes:
+            return [*lines, "f was looked at in the steps only, not between them"]
+        seen = f"f was looked at {self.probes:.0f} more times between the steps: pulses shorter "
+        return [*lines, f"{seen}than {self.gap:.2g} may not have been seen"]
 
 
 class Tally(NamedTuple):
@@ -169,15 +176,15 @@ class Diagnosis:
     __repr__ = __str__
 
 
-def judge(signs: np.ndarray, lost: bool, mode: str, problem: Problem, steps: int) -> Diagnosis:
-    """A verdict from the numbers, and from what is known of the problem."""
+def judge(signs: np.ndarray, lost: bool, mode: str, looked: Looked | None, steps: int) -> Diagnosis:
+    """A verdict from the numbers, and from what was looked at in so many steps."""
     numbers = dict(zip(SIGNS, (float(x) for x in signs), strict=True))
     flags = [name for name, limit in LIMITS.items() if not numbers[name] <= limit]
     if lost:
         flags.append("lost")
     if steps == 0:
         flags.append("unchecked")
-    elif problem.look is not None and problem.look.seen:
+    elif looked is not None and not looked.excess <= 1.0:
         flags.append("between")
-    notes = (*problem.notes, *_what_was_looked_at(problem))
-    return Diagnosis(tuple(flags), numbers, numbers["size"], mode, notes)
+    words = [] if looked is None else looked.words()
+    return Diagnosis(tuple(flags), numbers, numbers["size"], mode, tuple(words))
