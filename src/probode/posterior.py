@@ -9,7 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from probode.calibration.between import Nodes, look_between
+from probode.calibration.between import (
+    NOTHING_TO_LOOK_FOR,
+    Nodes,
+    look_between,
+    may_depend_on_time,
+)
 from probode.calibration.diagnosis import Diagnosis, Looked, judge
 from probode.calibration.result import Calibration
 from probode.calibration.scales import Scales
@@ -251,12 +256,13 @@ class Posterior(Views):
         assert made is not None and isinstance(self.path, NodePath)
         if len(t) < 2:
             return self
-        y = np.asarray(self.path.means[:, 0])
+        if not may_depend_on_time(problem.field):
+            return replace(self, problem=problem.seen(NOTHING_TO_LOOK_FOR)).with_looked()
+        means = np.asarray(self.path.means)
         rtol, atol = (0.0, 0.0) if self.tolerances is None else self.tolerances
-        tolerance = np.broadcast_to(atol + rtol * np.abs(y), y.shape)
-        std = np.asarray(self.std).reshape(y.shape)
+        tolerance = atol + rtol * np.abs(means[:, 0])
         extra = np.zeros(0) if problem.switches is None else problem.switches.tables
-        nodes = Nodes(t, np.asarray(self.path.means), std, tolerance)
+        nodes = Nodes(t, means, np.abs(np.asarray(made.error)), tolerance)
         asked = int(self.stats.f_evaluations) + int(made.f_evaluations)
         look = look_between(problem.field, made.contact, nodes, extra, asked)
         return replace(self, problem=problem.seen(look)).with_looked(*look.numbers)

@@ -38,6 +38,9 @@ _MARGIN = 16.0 * float(np.finfo(float).eps)
 """Part of the larger end of the interval by which steps end before a switch."""
 
 
+NONE = np.zeros(0)
+
+
 class Switches(NamedTuple):
     """When a vector field switches within an interval, and how much is known of that."""
 
@@ -62,15 +65,14 @@ class Switches(NamedTuple):
 
 def stops_before(times: np.ndarray, t0: float, t1: float) -> np.ndarray:
     """Ends of steps right before these times, those between ``t0`` and ``t1``, in their order."""
+    if len(times) == 0:
+        return NONE
     direction = 1.0 if t1 >= t0 else -1.0
     margin = _MARGIN * max(abs(t0), np.max(np.abs(times), initial=0.0))
     before = np.unique(direction * np.asarray(times, float)) - margin
     before = before[np.diff(before, prepend=-np.inf) > 4.0 * margin]
     inside = (before > direction * t0 + 4.0 * margin) & (before < direction * t1 - 4.0 * margin)
     return direction * before[inside]
-
-
-NONE = np.zeros(0)
 
 
 def switches(field: Field, t0: float, t1: float) -> Switches:

@@ -69,13 +69,19 @@ NOTHING_TO_LOOK_FOR = Look(0, 0.0, 0.0, np.zeros((0, 3)))
 
 
 class Nodes(NamedTuple):
-    """A solution at the steps of its solve: times, means ``(N, q+1, d)``, error bars ``(N, d)``."""
+    """A solution at the steps of its solve: times, means ``(N, q+1, d)``, errors ``(N, d)``."""
 
     t: np.ndarray
     means: np.ndarray
-    std: np.ndarray
+    error: np.ndarray
+    """Sizes, as estimated; where the estimate was lost nothing is allowed for it."""
     tolerance: np.ndarray
     """``atol + rtol |y|``; zero without a control."""
+
+
+def may_depend_on_time(problem: Field | HostProblem) -> bool:
+    """Whether there may be anything to look for: of a Python function nobody knows."""
+    return not isinstance(problem, Field) or timing(problem.program).depends
 
 
 def look_between(
@@ -85,8 +91,6 @@ def look_between(
 
     ``evaluations`` is what the solve has cost: a Python function is not asked much more often.
     """
-    if isinstance(problem, Field) and not timing(problem.program).depends:
-        return NOTHING_TO_LOOK_FOR
     cells = _CELLS
     if isinstance(problem, HostProblem):
         cells = min(_CELLS, max(_FEWEST_ON_HOST, int(_PART_ON_HOST * evaluations)))
@@ -109,7 +113,7 @@ def look_between(
     before, after = every[np.maximum(at - 1, 0)], every[np.minimum(at + 1, len(every) - 1)]
     gap = 0.5 * (after - before)
     allowed = _ALLOWED_TOLERANCES * np.maximum(nodes.tolerance[i], nodes.tolerance[i + 1])
-    allowed += _ALLOWED_ERRORS * np.maximum(nodes.std[i], nodes.std[i + 1])
+    allowed += _ALLOWED_ERRORS * np.nan_to_num(np.maximum(nodes.error[i], nodes.error[i + 1]))
     allowed = np.maximum(allowed, 1e3 * np.finfo(float).eps * np.abs(value) + 1e-300)
 
     def worst(rate: Any) -> np.ndarray:
