@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from probode.first_step import Outset, from_derivatives, from_evaluations, highest_known
+from probode.precision import is_traced
 from probode.record import checked_record, record, unchecked
 
 _SMALLEST_ERROR = 1e-10
@@ -78,6 +79,14 @@ class Control:
         left = t1 - t
         return jnp.where(jnp.abs(state.h) * _STRETCH >= jnp.abs(left), t1, t + state.h)
 
+    def next_stop(self, t: Array, t1: Array) -> Array:
+        """Where steps from ``t`` on must end at the latest."""
+        return t1
+
+    def without_stops(self) -> "Control":
+        """The same control with no stops on the way."""
+        return self
+
     def judge(self, state: ControlState, tried: Tried, q: int) -> Verdict:
         """Accept or reject a step of a method of order ``q``; propose the next."""
         raise NotImplementedError
@@ -116,6 +125,8 @@ class PControl(Control):
     rho: Any = field(default=0.9, kw_only=True)
     eta_min: Any = field(default=0.2, kw_only=True)
     eta_max: Any = field(default=10.0, kw_only=True)
+    stops: Any = field(default=None, kw_only=True)
+    """Times, in the order of integration, at which a step has to end; set by the library."""
 
     def __post_init__(self) -> None:
         self._check()
@@ -148,6 +159,40 @@ class PControl(Control):
             type(self),
             {name: None if value is None else number(value) for name, value in vars(self).items()},
         )
+
+    def with_stops(self, stops: np.ndarray, t1: float) -> "PControl":
+        """The same control with steps that end at ``stops``, given in the order of integration.
+
+        Programs depend on their number: it is filled up to a power of two with the end.
+        """
+        if len(stops) == 0:
+            return self.without_stops()
+        room = 1 << (len(stops) - 1).bit_length()
+        padded = np.append(stops, np.full(room - len(stops), t1))
+        return unchecked(type(self), {**vars(self), "stops": padded})
+
+    def without_stops(self) -> "PControl":
+        """The same control with no stops on the way."""
+        return self if self.stops is None else unchecked(type(self), {**vars(self), "stops": None})
+
+    def next_stop(self, t: Array, t1: Array) -> Array:
+        """The first stop after ``t``, or ``t1``."""
+        if self.stops is None:
+            return t1
+        xp: Any = jnp if is_traced(self.stops, t, t1) else np
+        stops = xp.append(self.stops, t1)
+        return stops[xp.argmax(xp.where(t1 < t, stops < t, stops > t) | (stops == t1))]
+
+    def next_time(self, state: ControlState, t: Array, t1: Array) -> Array:
+        """As far as the control proposes, or to the next stop: never past one."""
+        if self.stops is None:
+            return Control.next_time(self, state, t, t1)
+        end = self.next_stop(t, t1)
+        left = end - t
+        # Two steps of one length to a stop, not a long one and a sliver.
+        halved = (jnp.abs(left) < 2.0 * jnp.abs(state.h)) & (end != t1)
+        following = jnp.where(halved, t + 0.5 * left, t + state.h)
+        return jnp.where(jnp.abs(state.h) * _STRETCH >= jnp.abs(left), end, following)
 
     def factor(self, error: Array, state: ControlState, q: int) -> Array:
         """Proposed change of the step size, before safety and limits."""

@@ -70,7 +70,7 @@ def text(posterior: Posterior) -> str:
         lines.append(f"  final value: {', '.join(final)}{more}")
     lines += [f"  {_cost(posterior)}", f"  {posterior.message}"]
     if posterior.calibration is not None:
-        lines += [f"  {line}" for line in str(posterior.diagnose()).splitlines()]
+        lines += [f"  {line}" for line in posterior.diagnose().verdict.splitlines()]
     return "\n".join(lines)
 
 
@@ -99,7 +99,7 @@ def html(posterior: Posterior) -> str | None:
 def _verdict(posterior: Posterior) -> str:
     """What to think of the error bars."""
     diagnosis = posterior.diagnose()
-    head, *reasons = str(diagnosis).splitlines()
+    head, *reasons = diagnosis.verdict.splitlines()
     if posterior.calibration is None:
         return f'<div style="opacity: 0.75">{escape(head)}</div>'
     color = _MARK_COLORS[diagnosis.trusted]

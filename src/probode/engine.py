@@ -20,14 +20,12 @@ from threadpoolctl import ThreadpoolController
 
 from probode import loop, native, saving, smooth
 from probode.compile import compiled
-from probode.control import Control
+from probode.fallback import Fallback, revived
 from probode.gaussian import pack
-from probode.initial import Initialization
 from probode.loop import Chunk, Rows, Solve
 from probode.native import driver
 from probode.native.driver import NativeChunk
 from probode.precision import is_traced
-from probode.problem import Field
 from probode.saving import Saving
 from probode.smooth import Marginals
 from probode.status import Status
@@ -50,18 +48,6 @@ smooth_saved = compiled(0)(saving.smooth_saved)
 
 AnyChunk = Chunk | NativeChunk
 """Steps in a buffer of JAX's, or of the native kernels."""
-
-
-class Inputs(NamedTuple):
-    """What :func:`probode.loop.begin` needs."""
-
-    method: Method
-    initialization: Initialization
-    field: Field
-    control: Control
-    t0: Any
-    t1: Any
-    y0: Any
 
 
 class Progress(NamedTuple):
@@ -215,21 +201,44 @@ def capacity(method: Method) -> int:
     return int(max(4, min(_CHUNK_ROWS, _CHUNK_BYTES // row)))
 
 
-def solve_all(inputs: Inputs, monitor: Monitor) -> tuple[Solve, Status, list[AnyChunk]]:
-    """Solve and keep every step."""
-    method, _, field, control, _, t1, _ = inputs
+def solve_all(given: Fallback, monitor: Monitor) -> tuple[Solve, Status, list[AnyChunk]]:
+    """Solve and keep every step; ``given`` are the inputs, with what to do where they fail."""
+    method, _, _, control, _, t1, _ = given.inputs
     rows = capacity(method)
     if native.supports(method, control):
-        return collect_native(monitor, driver.NOT_BEGUN, driver.traceable_steps(*inputs, rows))
-    solve = begin(*inputs)
+        return collect_native(monitor, driver.NOT_BEGUN, _native_steps(given, rows))
 
     def fill(solve: Solve, attempts: int, wanted: int) -> tuple[Solve, Chunk]:
-        wanted = min(wanted, rows)
-        return jax.block_until_ready(
+        wanted, field = min(wanted, rows), given.inputs.field
+        following, chunk = jax.block_until_ready(
             fill_chunk(method, rows, field, control, solve, t1, attempts, wanted)
         )
+        return revived(following) if given.goes_on(following) else following, chunk
 
-    return on_host(collect_chunks(monitor, solve, fill))
+    return on_host(collect_chunks(monitor, _begun(given), fill))
+
+
+def _begun(given: Fallback) -> Solve:
+    solve = begin(*given.inputs)
+    return begin(*given.inputs) if given.starts_again(solve) else solve
+
+
+def _native_steps(given: Fallback, rows: int) -> driver.Fill:
+    """Chunks of the kernels, with other steps from where the inputs have changed."""
+    steps = driver.traceable_steps(*given.inputs, rows)
+
+    def fill(carry: driver.Carry, attempts: int, wanted: int) -> tuple[driver.Carry, NativeChunk]:
+        nonlocal steps
+        following, chunk = steps(carry, attempts, wanted)
+        if given.starts_again(following.solve):
+            steps = driver.traceable_steps(*given.inputs, rows)
+            return fill(carry, attempts, wanted)
+        if given.goes_on(following.solve):
+            steps = driver.traceable_steps(*given.inputs, rows)
+            following = driver.revived(given.inputs.method, following)
+        return following, chunk
+
+    return fill
 
 
 def on_host(result: tuple[Solve, Status, list[AnyChunk]]) -> tuple[Solve, Status, list[AnyChunk]]:
@@ -330,24 +339,27 @@ def at_end_only(save_at: Any, t1: Any) -> bool:
 
 
 def solve_saving(
-    inputs: Inputs, save_at: Any, keep_kernels: bool, monitor: Monitor, scheme: Any = None
+    given: Fallback, save_at: Any, keep_kernels: bool, monitor: Monitor, scheme: Any = None
 ) -> tuple[Saving, Status]:
     """Solve and keep the state at given times only."""
-    method, _, field, control, _, t1, _ = inputs
+    method, _, _, control, _, t1, _ = given.inputs
     if scheme is None and at_end_only(save_at, t1) and native.supports(method, control):
         # The end only: no step is kept, and the kernels do the rest.
-        steps = driver.traceable_steps(*inputs, capacity=0)
+        steps = _native_steps(given, 0)
         solve, status, _ = collect_native(monitor, driver.NOT_BEGUN, steps)
         return saving.saving_of_end(method, solve, keep_kernels), status
-    solve = begin(*inputs)
-    carry = begin_saving(method, solve, save_at.shape[0], keep_kernels, scheme)
+    carry = begin_saving(method, _begun(given), save_at.shape[0], keep_kernels, scheme)
 
     def chunk(carry: Saving, attempts: int) -> Saving:
-        return jax.block_until_ready(
+        field = given.inputs.field
+        carry = jax.block_until_ready(
             run_saving(method, field, control, carry, t1, save_at, attempts)
         )
+        if not given.goes_on(carry.solve):
+            return carry
+        return dataclasses.replace(carry, solve=revived(carry.solve))
 
     carry, status = _drive(monitor, carry, lambda carry: carry.solve, chunk)
     if int(carry.count) == 0 and int(carry.solve.counts.attempted) == 0:
-        carry = run_saving(method, field, control, carry, t1, save_at, 0)
+        carry = run_saving(method, given.inputs.field, control, carry, t1, save_at, 0)
     return carry, status

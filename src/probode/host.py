@@ -259,10 +259,11 @@ def solve_on_host(
     monitor: Monitor,
 ) -> tuple[Solve, Status, list[engine.AnyChunk], int]:
     """Solve and keep every step; the last number counts evaluations of the start."""
-    start, control, evaluations = begin_on_host(method, field, control, t0, t1, y0)
-    pieces, settings = pieces_for(method, control, t1)
-    capacity = engine.capacity(method)
-    if native.supports(method, control):
+    end = float(control.next_stop(jnp.asarray(t0), jnp.asarray(t1)))
+    start, control, evaluations = begin_on_host(method, field, control, t0, end, y0)
+    capacity, kernels = engine.capacity(method), native.supports(method, control)
+    pieces, settings = pieces_for(method, control.without_stops() if kernels else control, t1)
+    if kernels:
         first = pieces.unpack_solve(pieces.begin(settings, t0, start).packed)
         fill_native = driver.python_steps(method, *field, control, t1, capacity)
         packed = driver.packed(method, first)

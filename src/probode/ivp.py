@@ -1,7 +1,9 @@
 """``solve_ivp``: SciPy's contract, and the posterior."""
 
 import dataclasses
+import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
@@ -12,8 +14,9 @@ from probode.calibration.host import HostProblem
 from probode.calibration.schemes import MODES
 from probode.calibration.target import Integrated, Target, reach
 from probode.control import Control, GridSteps, PControl, PIControl
-from probode.engine import Inputs, Monitor, one_blas_thread
+from probode.engine import Monitor, one_blas_thread
 from probode.errors import check_choice
+from probode.fallback import Fallback, Inputs, guarded_on_host
 from probode.ivp_function import UserFunction
 from probode.ivp_method import METHODS, read_method, say_if_unstable, single_state, solvers_for
 from probode.ivp_options import Options, read_tolerances
@@ -24,10 +27,14 @@ from probode.progress import with_progress
 from probode.solve import build_posterior, check_limits, node_path
 from probode.solvers import Solver
 from probode.status import Status
+from probode.switches import NONE, stops_before, switches
 
 __all__ = ["CONTROLS", "METHODS", "solve_ivp"]
 
 CONTROLS: dict[str, type[PControl]] = {"PI": PIControl, "P": PControl}
+
+_MOST_REPEATS = 3
+"""Solves again where the steps missed something that a look between them saw."""
 
 _MESSAGES = {0: Status.SUCCESS.message, 1: Status.EVENT.message}
 
@@ -121,12 +128,19 @@ def solve_ivp(
 
     def integrate(control: Control) -> Integrated:
         for solver, budget in solvers:
-            done = _integrate(
+            solve = partial(
+                _integrate,
                 *(fun, t0, tf, start, arguments, bool(vectorized)),
                 *(solver, control, chosen, embedding, watched, budget),
             )
-            if done is not None:
-                return done
+            began = time.perf_counter()
+            done = solve()
+            if done is None:
+                continue
+            left = (chosen.time_limit or np.inf) - (time.perf_counter() - began)
+            # Another solve takes as long again.
+            in_time = left > time.perf_counter() - began
+            return _again_where_something_was_missed(done, solve) if in_time else done
         raise AssertionError("the last solver has no budget")
 
     target, report = Target.read(chosen, embedding, control), None
@@ -230,10 +244,12 @@ def _integrate(
     embedding: Embedding,
     watched: list[events.Event] | None,
     budget: int | None = None,
+    suspects: np.ndarray = NONE,
 ) -> Integrated | None:
     """Run the solve on the real form of the state, compiled where the function can be traced.
 
-    ``None`` if it has taken ``budget`` steps and is not done.
+    ``None`` if it has taken ``budget`` steps and is not done. Steps end where the function
+    switches, and at the times ``suspects``.
     """
     limits = [limit for limit in (options.max_num_steps, budget) if limit is not None]
     user = UserFunction(fun, arguments, vectorized, options, solver, embedding)
@@ -251,31 +267,37 @@ def _integrate(
             control = control.flat(y0.shape)
         method = solver.method(y0.size)
         traced = user.traced(t0, tf, y0)
+        found = None if traced is None else switches(traced.field, t0, tf)
+        if isinstance(control, PControl):
+            times = suspects if found is None else np.concatenate([found.times, suspects])
+            control = control.with_stops(stops_before(times, t0, tf), tf)
         if traced is not None:
             initialization = solver.initialization
             if options.initialization is not None:
                 initialization = type(solver)(
                     solver.order, initialization=options.initialization
                 ).initialization
-            inputs = Inputs(method, initialization, traced.field, control, t0, tf, y0)
-            final, status, chunks = engine.solve_all(inputs, monitor)
-            extra = loop.start_evaluations(initialization, control, solver.order)
-            known: Any = traced.field
-            path = traced.path
+            given = Fallback(Inputs(method, initialization, traced.field, control, t0, tf, y0))
+            final, status, chunks = engine.solve_all(given, monitor)
+            extra = loop.start_evaluations(given.inputs.initialization, control, solver.order)
+            known: Any = given.inputs.field
+            notes, path = tuple(given.notes), traced.path
         else:
+            said: list[str] = []
             hosted = user.on_host(y0.size)
+            hosted = hosted._replace(jacobian=guarded_on_host(hosted.jacobian, said))
             final, status, chunks, extra = host.solve_on_host(
                 method, hosted, control, t0, tf, y0, monitor
             )
             known = HostProblem(hosted.function, hosted.jacobian)
-            path = "python"
+            notes, path = tuple(said), "python"
         if status == Status.MAX_STEPS and int(final.counts.attempted) == budget:
             return None
         nodes = node_path(method, final, chunks, options.smooth)
         posterior = build_posterior(
             solver, method, y0.shape, control, nodes, final, np.asarray(status.value), extra, path
         )
-        posterior = dataclasses.replace(posterior, problem=Problem(known))
+        posterior = dataclasses.replace(posterior, problem=Problem(known, notes, found))
         if options.calibration != "model":
             posterior = posterior.calibrate(options.calibration)
     stats = posterior.stats
@@ -285,6 +307,25 @@ def _integrate(
         "nlu": 0,
     }
     return posterior, path, counts
+
+
+def _again_where_something_was_missed(
+    done: Integrated, solve: Callable[..., Integrated | None]
+) -> Integrated:
+    """Solve again with steps that end where a look between the steps saw more than they did."""
+    suspects, cost = NONE, dict.fromkeys(done[2], 0)
+    for _ in range(_MOST_REPEATS):
+        look = done[0].problem.look
+        if look is None or not look.seen or done[0].status != Status.SUCCESS:
+            break
+        suspects = np.union1d(suspects, look.suspects)
+        again = solve(suspects=suspects)
+        if again is None:
+            break
+        cost = {name: cost[name] + done[2][name] for name in cost}
+        done = again
+    posterior, path, counts = done
+    return posterior, path, {name: cost[name] + counts[name] for name in counts}
 
 
 def _result(

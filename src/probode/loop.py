@@ -59,7 +59,7 @@ def begin(
     """State of a solve before its first step."""
     d, q = y0.shape[0], method.prior.order
     structure, diffusion = method.structure, method.diffusion
-    known = None
+    known, t1 = None, control.next_stop(t0, t1)
     if isinstance(initialization, TaylorStart):
         # It needs no step, and one derivative more says how long the first may be.
         beyond = initialization(field, t0, t1, y0, t1 - t0, highest_known(q)).mean

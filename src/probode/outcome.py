@@ -98,8 +98,20 @@ class Problem:
     No part of the values: functions on pytrees (``jit``, ``vmap``, ``tree.map``) leave it behind.
     """
 
-    def __init__(self, field: Any = None) -> None:
+    def __init__(
+        self, field: Any = None, notes: tuple[str, ...] = (), switches: Any = None, look: Any = None
+    ) -> None:
         self.field = field
+        self.notes = notes
+        """What was done otherwise than asked for, and why, in words."""
+        self.switches = switches
+        """When the vector field switches (:class:`probode.switches.Switches`), if that is known."""
+        self.look = look
+        """What was seen between the steps (:class:`probode.calibration.between.Look`), if asked."""
+
+    def seen(self, look: Any) -> "Problem":
+        """The same after a look between the steps."""
+        return Problem(self.field, self.notes, self.switches, look)
 
     def tree_flatten(self) -> tuple[tuple[()], None]:
         """Nothing inside."""

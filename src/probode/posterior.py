@@ -9,11 +9,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from probode.calibration.diagnosis import Diagnosis, judge
+from probode.calibration.between import (
+    NOTHING_TO_LOOK_FOR,
+    Nodes,
+    look_between,
+    may_depend_on_time,
+)
+from probode.calibration.diagnosis import Diagnosis, Looked, judge
 from probode.calibration.result import Calibration
 from probode.calibration.scales import Scales
 from probode.diffusion import Evidence
 from probode.engine import one_blas_thread
+from probode.fallback import where_not_finite
 from probode.gaussian import safe_sqrt
 from probode.outcome import Gaussian, Problem, Stats
 from probode.paths import NodePath, Path, SavedPath
@@ -182,8 +189,13 @@ class Posterior(Views):
     @property
     def message(self) -> str:
         """How the solve ended, in words."""
-        status = self.status
+        status, field = self.status, self.problem.field
         if isinstance(status, Status):
+            failed = status in (Status.NOT_FINITE, Status.START_NOT_FINITE)
+            if failed and field is not None and isinstance(self.path, NodePath):
+                y = np.asarray(self.mean)[-1].reshape(-1)
+                with double_precision():
+                    return where_not_finite(status, field, float(self.t[-1]), y)
             return status.message
         raise TypeError(
             "message is for one finished solve: inside a trace or for a batch, use status."
@@ -236,7 +248,34 @@ class Posterior(Views):
                 smoothed=self.path.smoothed is not None,
                 mode=mode,
             )
-        return plain.with_calibration(made)
+            return plain.with_calibration(made)._with_a_look_between()
+
+    def _with_a_look_between(self) -> "Posterior":
+        """See whether the vector field does something between the steps that they did not see."""
+        made, problem, t = self.calibration, self.problem, np.asarray(self.t)
+        assert made is not None and isinstance(self.path, NodePath)
+        if len(t) < 2:
+            return self
+        if not may_depend_on_time(problem.field):
+            return replace(self, problem=problem.seen(NOTHING_TO_LOOK_FOR)).with_looked()
+        means = np.asarray(self.path.means)
+        rtol, atol = (0.0, 0.0) if self.tolerances is None else self.tolerances
+        tolerance = atol + rtol * np.abs(means[:, 0])
+        extra = np.zeros(0) if problem.switches is None else problem.switches.tables
+        nodes = Nodes(t, means, np.abs(np.asarray(made.error)), tolerance)
+        asked = int(self.stats.f_evaluations) + int(made.f_evaluations)
+        look = look_between(problem.field, made.contact, nodes, extra, asked)
+        return replace(self, problem=problem.seen(look)).with_looked(*look.numbers)
+
+    def with_looked(self, *numbers: float) -> "Posterior":
+        """With what is known of the times between the steps: see :class:`Looked`, after ``stops``.
+
+        Numbers of the calibration, unlike the problem: files and functions on pytrees keep them.
+        """
+        switches, made = self.problem.switches, self._calibrated("with_looked")
+        depends, stops = (True, 0) if switches is None else switches.numbers
+        looked: Any = np.array(Looked(depends, stops, *numbers), float)
+        return replace(self, calibration=replace(made, looked=looked))
 
     def with_calibration(self, made: Calibration) -> "Posterior":
         """The posterior with a calibration, whose cost is noted."""
@@ -277,7 +316,10 @@ class Posterior(Views):
         made = one_solve(self, "diagnose").calibration
         assert made is not None
         lost = not bool(np.all(np.isfinite(made.error)))
-        return judge(np.asarray(made.signs), lost, made.mode)
+        steps = int(np.max(self.stats.accepted))
+        looked = None if made.looked is None else Looked(*np.asarray(made.looked).tolist())
+        found = judge(np.asarray(made.signs), lost, made.mode, looked, steps)
+        return dataclasses.replace(found, notes=(*self.problem.notes, *found.notes))
 
     def _calibrated(self, what: str) -> Calibration:
         if self.calibration is None:
@@ -316,7 +358,8 @@ def one_solve(posterior: Posterior, what: str) -> Posterior:
             f"{what} is for one solve, got a batch of shape {batch}: take one member with "
             "jax.tree.map(lambda x: x[i], posterior)."
         )
-    posterior = jax.tree.map(np.asarray, posterior)
+    problem = posterior.problem
+    posterior = replace(jax.tree.map(np.asarray, posterior), problem=problem)
     path = posterior.path
     if isinstance(path, SavedPath):
         # A trace has room for all of save_at, reached or not.

@@ -1,6 +1,7 @@
 """The user's ODE as the solvers see it: a vector field on flat vectors, and its Jacobian."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -36,6 +37,8 @@ class Field:
     constants: tuple[Any, ...]
     jacobian_constants: tuple[Any, ...]
     args: list[Any]
+    guarded: bool = static(default=False)
+    """Whether entries of the Jacobian that are not finite are taken as zero."""
 
     def __call__(self, t: Array, y: Float[Array, " d"]) -> Float[Array, " d"]:
         """Evaluate the vector field."""
@@ -44,19 +47,20 @@ class Field:
     def jacobian(self, t: Array, y: Array) -> tuple[Array, Float[Array, "d d"]]:
         """``f`` and ``∂f/∂y`` at ``(t, y)``."""
         if self.jacobian_program is not None:
-            return self(t, y), self._user_jacobian(t, y)
+            return self(t, y), self._finite(self._user_jacobian(t, y))
 
         def product(direction: Array) -> tuple[Array, Array]:
             return jax.jvp(lambda y: self(t, y), (y,), (direction,))
 
         value, jacobian = jax.vmap(product, out_axes=(None, 1))(jnp.eye(self.d))
-        return value, jacobian
+        return value, self._finite(jacobian)
 
     def jacobian_diagonal(self, t: Array, y: Array) -> tuple[Array, Float[Array, " d"]]:
         """``f`` and the diagonal of ``∂f/∂y``: exact, by one product for each component."""
         if self.jacobian_program is not None:
             jacobian = self._user_jacobian(t, y)
-            return self(t, y), jnp.diagonal(jacobian) if jacobian.ndim == 2 else jacobian
+            jacobian = jnp.diagonal(jacobian) if jacobian.ndim == 2 else jacobian
+            return self(t, y), self._finite(jacobian)
 
         def entry(i: Array) -> Array:
             direction = jnp.zeros(self.d).at[i].set(1.0)
@@ -64,8 +68,16 @@ class Field:
 
         every = jnp.arange(self.d)
         if self.d <= _PRODUCTS_AT_ONCE:
-            return self(t, y), jax.vmap(entry)(every)
-        return self(t, y), jax.lax.map(entry, every, batch_size=_PRODUCTS_AT_ONCE)
+            return self(t, y), self._finite(jax.vmap(entry)(every))
+        diagonal = jax.lax.map(entry, every, batch_size=_PRODUCTS_AT_ONCE)
+        return self(t, y), self._finite(diagonal)
+
+    def guard(self) -> "Field":
+        """The same with zeros for what is not finite in its Jacobian."""
+        return replace(self, guarded=True)
+
+    def _finite(self, jacobian: Array) -> Array:
+        return jnp.where(jnp.isfinite(jacobian), jacobian, 0.0) if self.guarded else jacobian
 
     def may_be_kept(self) -> bool:
         """Whether what the vector field closes over is small, and outlives the trace it is in."""
@@ -84,6 +96,7 @@ class Field:
             self.constants,
             self.jacobian_constants,
             data,
+            self.guarded,
         )
 
     def data_leaves(self, args: tuple[Any, ...]) -> list[int]:

@@ -8,7 +8,8 @@ function object itself is not kept.
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from functools import lru_cache
+from typing import Any, NamedTuple, cast
 
 import jax
 import numpy as np
@@ -20,10 +21,10 @@ from probode.precision import is_traced
 class Program:
     """A traced function of arrays: hashable, compared by structure."""
 
-    __slots__ = ("_hash", "_jaxpr", "_key")
+    __slots__ = ("_hash", "_key", "jaxpr")
 
     def __init__(self, jaxpr: core.Jaxpr) -> None:
-        self._jaxpr = jaxpr
+        self.jaxpr = jaxpr
         self._key = _jaxpr_key(jaxpr)
         self._hash = hash(self._key)
 
@@ -35,11 +36,20 @@ class Program:
 
     def fingerprint(self) -> str:
         """What the program computes as text, the same in every process."""
-        return re.sub(r"0x[0-9a-f]+", "", str(self._jaxpr))
+        return re.sub(r"0x[0-9a-f]+", "", str(self.jaxpr))
+
+    def operations(self) -> set[str]:
+        """Names of the operations in the program."""
+        found, waiting = set(), [self.jaxpr]
+        while waiting:
+            for equation in waiting.pop().eqns:
+                found.add(equation.primitive.name)
+                waiting += _programs(equation.params)
+        return found
 
     def __call__(self, constants: Sequence[Any], *inputs: Any) -> Any:
         """Run the program; it has one output."""
-        return jax.core.eval_jaxpr(self._jaxpr, constants, *inputs)[0]
+        return jax.core.eval_jaxpr(self.jaxpr, constants, *inputs)[0]
 
 
 def trace(function: Callable[..., Any], *inputs: Any) -> tuple[Program, tuple[Any, ...]]:
@@ -163,3 +173,66 @@ def _programs(params: dict[str, Any]) -> list[core.Jaxpr]:
     values = [v for x in params.values() for v in (x if isinstance(x, tuple | list) else [x])]
     closed = [x.jaxpr for x in values if isinstance(x, core.ClosedJaxpr)]
     return closed + [x for x in values if isinstance(x, core.Jaxpr)]
+
+
+class Timing(NamedTuple):
+    """What a program has to do with time, whatever its numbers."""
+
+    depends: bool
+    """Whether its result depends on ``t``."""
+    switches: bool
+    """Whether something that depends on ``t``, not on ``y``, is compared, rounded or looked up."""
+
+
+@lru_cache(maxsize=1024)
+def timing(program: Program) -> Timing:
+    """The timing of a vector field's program."""
+    found = [False]
+
+    def walk(jaxpr: Any, given: list[tuple[bool, bool]]) -> list[tuple[bool, bool]]:
+        of: dict[Any, tuple[bool, bool]] = dict(zip(jaxpr.invars, given, strict=True))
+
+        def flags(atom: Any) -> tuple[bool, bool]:
+            return (False, False) if isinstance(atom, core.Literal) else of.get(atom, _NEITHER)
+
+        for equation in jaxpr.eqns:
+            operands = [flags(atom) for atom in equation.invars]
+            timed, stated = (any(x[i] for x in operands) for i in (0, 1))
+            inner = called_program(equation)
+            if inner is not None:
+                results = walk(inner.jaxpr, operands)
+            else:
+                name = equation.primitive.name
+                switching = name in (*SWITCHING, *_LOOPS) and not keeps_fractions(equation)
+                found[0] |= timed and not stated and switching
+                results = [(timed, stated)] * len(equation.outvars)
+            of.update(zip(equation.outvars, results, strict=True))
+        return [flags(atom) for atom in jaxpr.outvars]
+
+    inputs = program.jaxpr.invars
+    out = walk(program.jaxpr, [(True, False), (False, True), *[_NEITHER] * (len(inputs) - 2)])
+    return Timing(any(timed for timed, _ in out), found[0])
+
+
+_NEITHER = (False, False)
+_LOOPS = ("scan", "while")
+COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne", "lt_to", "le_to")
+LEVELS = ("floor", "ceil", "round", "rem", "convert_element_type")
+SWITCHING = (*COMPARISONS, *LEVELS, "max", "min", "abs", "sign", "clamp")
+
+
+def keeps_fractions(equation: Any) -> bool:
+    """Whether an equation changes the type of numbers only, not numbers to whole ones."""
+    if equation.primitive.name != "convert_element_type":
+        return False
+    before, after = equation.invars[0].aval.dtype, equation.params["new_dtype"]
+    return not (np.issubdtype(before, np.floating) and np.issubdtype(after, np.integer))
+
+
+def called_program(equation: Any) -> Any:
+    """The program that an equation calls, if that is all it does."""
+    for name in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
+        inner = equation.params.get(name)
+        if isinstance(inner, core.ClosedJaxpr) and equation.primitive.name not in _LOOPS:
+            return inner if len(inner.jaxpr.invars) == len(equation.invars) else None
+    return None

@@ -16,8 +16,9 @@ from probode.calibration.result import Calibration
 from probode.calibration.schemes import MODES, scheme_for
 from probode.calibration.transport import Scheme
 from probode.control import ConstantStep, Control, GridSteps, PControl, PIControl
-from probode.engine import Inputs, Monitor, one_blas_thread
+from probode.engine import Monitor, one_blas_thread
 from probode.errors import check_choice
+from probode.fallback import Fallback, Inputs, may_lack_derivatives
 from probode.paths import NodePath, Path, SavedPath
 from probode.posterior import Posterior, Problem, Stats
 from probode.precision import double_precision, inside_trace, is_traced, on_host
@@ -26,6 +27,7 @@ from probode.smooth import Marginals
 from probode.solvers import EK1, Solver
 from probode.status import Status
 from probode.step import Method
+from probode.switches import switches
 
 
 def solve(
@@ -120,10 +122,19 @@ def solve(
                 "times at which you want the solution) or grid (the times of all steps)."
             )
         at_end = times is not None and (save_at is t_span[1] or engine.at_end_only(times, t1))
+        if traced and may_lack_derivatives(field):
+            field = field.guard()  # nothing can be done about it later
         if traced:  # an index that is not known yet looks into JAX's arrays only
             data = jax.tree.map(jnp.asarray, (field, steps, t0, t1, flat, times, grid))
             field, steps, t0, t1, flat, times, grid = data
         inputs = Inputs(method, solver.initialization, field, steps, t0, t1, flat)
+        found = None
+        if not traced:
+            found = switches(field, float(t0), float(t1))
+            if isinstance(steps, PControl):
+                steps = steps.with_stops(found.stops(float(t0), float(t1)), float(t1))
+                inputs = inputs._replace(control=steps)
+        given = Fallback(inputs)
         scheme = None
         if calibration != "model" and times is not None:
             scheme = scheme_for(method, False, calibration)
@@ -132,15 +143,21 @@ def solve(
             result = _solve_traced(inputs, times, at_end, grid, smooth, bound, scheme)
         else:
             monitor = Monitor(max_steps, time_limit, callback, y0.shape)
-            result = _solve_eagerly(inputs, times, smooth, monitor, scheme)
-        extra = loop.start_evaluations(solver.initialization, steps, solver.order)
+            result = _solve_eagerly(given, times, smooth, monitor, scheme)
+        field = given.inputs.field
+        extra = loop.start_evaluations(given.inputs.initialization, steps, solver.order)
         posterior = build_posterior(solver, method, y0.shape, steps, *result, extra)
+        # Inside a trace the vector field would be carried out of it, with all its constants.
+        problem = Problem() if traced else Problem(field, tuple(given.notes), found)
+        posterior = dataclasses.replace(posterior, problem=problem)
+        if calibration != "model" and times is None and not traced:
+            return posterior.calibrate(calibration)
         if calibration != "model":
             posterior = posterior.with_calibration(
                 calibrate_posterior(posterior, field, calibration)
             )
-        # Inside a trace the vector field would be carried out of it, with all its constants.
-        return posterior if traced else dataclasses.replace(posterior, problem=Problem(field))
+            posterior = posterior if traced else posterior.with_looked()
+        return posterior
 
 
 def calibrate_posterior(posterior: Posterior, field: Field, mode: str) -> Calibration:
@@ -197,19 +214,19 @@ def _tolerances(control: Control) -> tuple[Any, Any] | None:
 
 
 def _solve_eagerly(
-    inputs: Inputs,
+    given: Fallback,
     times: Array | None,
     smoothing: bool,
     monitor: Monitor,
     scheme: Scheme | None,
 ) -> tuple[Path, loop.Solve, Any]:
     """Outside a trace: chunk by chunk, results as NumPy arrays."""
-    method = inputs.method
+    method = given.inputs.method
     if times is None:
-        final, status, chunks = engine.solve_all(inputs, monitor)
+        final, status, chunks = engine.solve_all(given, monitor)
         path: Path = node_path(method, final, chunks, smoothing)
     else:
-        kept, status = engine.solve_saving(inputs, times, smoothing, monitor, scheme)
+        kept, status = engine.solve_saving(given, times, smoothing, monitor, scheme)
         final = kept.solve if on_host(kept.solve.status) else jax.tree.map(np.asarray, kept.solve)
         if smoothing and not on_host(kept.saved.t):
             marginals = engine.smooth_saved(method, kept)

@@ -41,8 +41,8 @@ _MESSAGES = {
     Status.TIME_LIMIT: "The time limit was reached; the solution up to there is returned.",
     Status.CALLBACK: "The callback stopped the solve; the solution up to there is returned.",
     Status.START_NOT_FINITE: (
-        "The vector field or its derivatives at the initial value are NaN or Inf. If only the "
-        "derivatives are (a kink, a square root at zero), use initialization='runge-kutta' or "
-        "'diffuse'."
+        "The vector field or its derivatives at the initial value are NaN or Inf. (Outside jit, "
+        "vmap and grad derivatives that are not finite are done without; inside, use "
+        "initialization='runge-kutta'.)"
     ),
 }

@@ -126,7 +126,7 @@ class _Expansion:
         name = equation.primitive.name
         if name in _CALLS:
             return self.run(equation.params[_CALLS[name]], operands)
-        first = _evaluate(equation, [x.instantiated(0) for x in operands])
+        first = evaluate_equation(equation, [x.instantiated(0) for x in operands])
         results = [Series(value, [value]) for value in first]
         if name == "stop_gradient" or all(x.constant for x in operands):
             return results
@@ -155,7 +155,7 @@ class _Expansion:
                 every = list(values)
                 for i, value in zip(places, moved, strict=True):
                     every[i] = value
-                found = _evaluate(equation, every)
+                found = evaluate_equation(equation, every)
                 return [v for v, x in zip(found, results, strict=True) if x.smooth]
 
             return jax.jvp(function, [values[i] for i in places], directions)[1]
@@ -239,7 +239,7 @@ def _bind(equation: Any, values: Sequence[Any]) -> list[Any]:
     return list(results) if equation.primitive.multiple_results else [results]
 
 
-def _evaluate(equation: Any, values: Sequence[Any]) -> list[Any]:
+def evaluate_equation(equation: Any, values: Sequence[Any]) -> list[Any]:
     """An equation of any kind (some contain functions), as a program of its own."""
     pairs = zip(equation.invars, values, strict=True)
     inputs = {atom: value for atom, value in pairs if not isinstance(atom, core.Literal)}

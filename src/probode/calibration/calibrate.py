@@ -32,7 +32,11 @@ def calibrate_nodes(
     if isinstance(problem, HostProblem):
         moved = transport_on_host(scheme, problem, t, means)
     elif on_host(t):
-        moved = drive.transport(scheme, problem, np.asarray(t), np.asarray(means))
+        nodes = np.asarray(t), np.asarray(means)
+        moved = drive.transport(scheme, problem, *nodes)
+        if not problem.guarded and not np.all(np.isfinite(moved.error)):
+            # Perhaps for want of a derivative only.
+            moved = drive.transport(scheme, problem.guard(), *nodes)
     else:
         moved = drive.transport_traced(scheme, problem, t, means)
     return assemble(scheme, mode, t, means, variance, moved)

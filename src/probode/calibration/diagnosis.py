@@ -38,9 +38,42 @@ _WORDS = {
     "size": "the error is as large as the solution's own variation",
     "lost": "the estimate was lost on the way (not finite): from there on the bands are as wide as "
     "the solution varies",
+    "between": "between the steps f does something that the steps did not see",
+    "unchecked": "no step was taken: there is nothing that could have been checked",
 }
 _EPSILON = float(np.finfo(float).eps)
 _TINY = 1e-300
+
+
+class Looked(NamedTuple):
+    """What was looked at between the steps: numbers, that a file can keep."""
+
+    depends: float
+    """Whether (one, not zero) the vector field depends on ``t``, for all that is known."""
+    stops: float
+    """Times at which the program switches, and steps end."""
+    probes: float = 0.0
+    """Evaluations of ``f`` between the steps."""
+    gap: float = 0.0
+    """Longest time between two looks."""
+    excess: float = 0.0
+    """The largest effect of what was seen, in units of what is allowed."""
+    where: float = 0.0
+    """The time of that."""
+
+    def words(self) -> list[str]:
+        """What can be said of the times between the steps."""
+        if not self.depends:
+            return ["f does not depend on t: nothing to look for between the steps"]
+        lines = []
+        if self.stops:
+            lines.append(f"f switches at {self.stops:.0f} times: steps end there")
+        if self.excess > 1.0:
+            lines.append(f"what the steps did not see is near t = {self.where:.4g}; try max_step")
+        if not self.probes:
+            return [*lines, "f was looked at in the steps only, not between them"]
+        seen = f"f was looked at {self.probes:.0f} more times between the steps: pulses shorter "
+        return [*lines, f"{seen}than {self.gap:.2g} may not have been seen"]
 
 
 class Tally(NamedTuple):
@@ -117,13 +150,17 @@ class Diagnosis:
     largest_error: float
     """Largest estimated error, relative to the range of its component."""
     mode: str
+    notes: tuple[str, ...] = ()
+    """What the solve did otherwise than asked for, and why; and what was looked at."""
 
     @property
     def trusted(self) -> bool:
         """Whether nothing speaks against the estimate."""
         return not self.flags
 
-    def __str__(self) -> str:
+    @property
+    def verdict(self) -> str:
+        """In words, without what was looked at."""
         if self.mode == "model":
             return "not calibrated: the standard deviations are the model's"
         size = f"the largest error is about {self.largest_error:.1e} of the solution's range"
@@ -133,13 +170,21 @@ class Diagnosis:
         lines += [f"- {_WORDS[flag]}" for flag in self.flags]
         return "\n".join(lines)
 
+    def __str__(self) -> str:
+        return "\n".join([self.verdict, *(f"({note})" for note in self.notes)])
+
     __repr__ = __str__
 
 
-def judge(signs: np.ndarray, lost: bool, mode: str) -> Diagnosis:
-    """A verdict from the numbers."""
+def judge(signs: np.ndarray, lost: bool, mode: str, looked: Looked | None, steps: int) -> Diagnosis:
+    """A verdict from the numbers, and from what was looked at in so many steps."""
     numbers = dict(zip(SIGNS, (float(x) for x in signs), strict=True))
     flags = [name for name, limit in LIMITS.items() if not numbers[name] <= limit]
     if lost:
         flags.append("lost")
-    return Diagnosis(tuple(flags), numbers, numbers["size"], mode)
+    if steps == 0:
+        flags.append("unchecked")
+    elif looked is not None and not looked.excess <= 1.0:
+        flags.append("between")
+    words = [] if looked is None else looked.words()
+    return Diagnosis(tuple(flags), numbers, numbers["size"], mode, tuple(words))

@@ -93,6 +93,12 @@ def value_rows(xp: Any, k: int, tau: Any) -> Any:
     return powers @ _coefficients(k)
 
 
+def slope_rows(xp: Any, k: int, tau: Any) -> Any:
+    """``D(τ)``, shape ``(*τ, 2k+1)``."""
+    powers = xp.stack([p * tau ** max(p - 1, 0) for p in range(2 * k + 2)], axis=-1)
+    return powers @ _coefficients(k)
+
+
 def data(xp: Any, k: int, left: Any, right: Any, h: Any) -> Any:
     """``w`` of steps of lengths ``h`` between means ``left`` and ``right``, ``(*steps, >k, d)``."""
     h = h[..., None]

@@ -39,6 +39,9 @@ class Calibration:
     """What :mod:`probode.calibration.diagnosis` judges by, a vector of numbers."""
     f_evaluations: Array | int
     jacobian_evaluations: Array | int
+    looked: Array | None = None
+    """What was looked at between the steps: a :class:`probode.calibration.diagnosis.Looked`, as
+    numbers; ``None``: nothing is known of that."""
 
     @property
     def scales(self) -> Scales:

@@ -7,7 +7,7 @@ compiled; and :mod:`probode.ensemble.vmapped`, the library's own loop on a batch
 """
 
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from threading import Event
 from typing import Any
 
@@ -16,10 +16,13 @@ import numpy as np
 
 from probode import lanes
 from probode.ensemble import one_by_one
+from probode.ensemble.function import bind_member
 from probode.ensemble.one_by_one import solve_one_by_one
 from probode.ensemble.problem import part, usable
 from probode.ensemble.settings import Settings
 from probode.ensemble.vmapped import solve_vmapped
+from probode.fallback import guarded_jacobian, logger, may_lack_derivatives
+from probode.initial import RungeKuttaStart
 from probode.lanes.records import LaneResults, Members
 from probode.problem import Field
 from probode.status import Status
@@ -39,8 +42,49 @@ def solve_members(
     """Solve all members on one device, with the fastest engine that can.
 
     ``on_progress`` is told how many members have finished since it was told last. Members that
-    have not when ``stop`` is set are marked as interrupted.
+    have not when ``stop`` is set are marked as interrupted. Members that stopped for want of a
+    derivative, not of ``f``, are solved once more without it (see :mod:`probode.fallback`).
     """
+    how = {"device": device, "stop": stop}
+    found = _solve_members(vector_field, members, settings, on_progress=on_progress, **how)
+    failed = np.isin(found.status, _NOT_FINITE) & usable(members)
+    if not failed.any():
+        return found
+    which = np.flatnonzero(failed)
+    if not may_lack_derivatives(bind_member(vector_field, members, settings, which[0])):
+        return found
+    without = replace(
+        settings,
+        jac=guarded_jacobian(vector_field, settings.jac),
+        solver=replace(settings.solver, initialization=RungeKuttaStart()),
+    )
+    again = _solve_members(vector_field, part(members, which), without, **how)
+    better = ~np.isin(again.status, _NOT_FINITE)
+    if better.any():
+        logger.warning(
+            "derivatives of f are not finite for %d members, though f is: they were begun by "
+            "Runge-Kutta steps, with zeros for entries of the Jacobian that are not finite.",
+            better.sum(),
+        )
+    for field in fields(LaneResults):
+        value = getattr(found, field.name)
+        if value is not None:
+            value[which[better]] = getattr(again, field.name)[better]
+    return found
+
+
+_NOT_FINITE = (Status.NOT_FINITE.value, Status.START_NOT_FINITE.value)
+
+
+def _solve_members(
+    vector_field: Callable[..., Any],
+    members: Members,
+    settings: Settings,
+    *,
+    device: Any,
+    stop: Event | None,
+    on_progress: Callable[[int], Any] | None = None,
+) -> LaneResults:
     # A worker of a cluster may have another kind of device than the one who chose the engine.
     if settings.engine == "lanes" and usable(members).any() and _suits(members, settings, device):
         try:

@@ -68,8 +68,10 @@ def traceable_steps(
 
     With ``capacity`` zero no step is kept: memory for the current state only.
     """
-    layout, inputs = layout_of(method), (field, control, t0, t1, y0)
-    lists = lists_of(method, initialization, field, control, t1)
+    # Stops are for the steps: the start knows the first of them as the end.
+    end, plain = control.next_stop(t0, t1), control.without_stops()
+    layout, inputs = layout_of(method), (field, plain, t0, end, y0)
+    lists = lists_of(method, initialization, field, plain, end)
 
     def fill(carry: Carry, attempts: int, wanted: int) -> tuple[Carry, NativeChunk]:
         keep = min(wanted, capacity) if capacity else wanted
@@ -142,6 +144,14 @@ def packed(method: Method, solve: Solve) -> Carry:
     """A solve that was begun elsewhere."""
     vector = np.array(_pack(method, solve))
     return Carry(vector, layout_of(method).solve(vector))
+
+
+def revived(method: Method, carry: Carry) -> Carry:
+    """A solve that has stopped, set to go on with steps as long as the last one."""
+    assert carry.vector is not None
+    layout, vector = layout_of(method), carry.vector.copy()
+    layout.revive(vector)
+    return Carry(vector, layout.solve(vector))
 
 
 def join_chunks(method: Method, chunks: list[NativeChunk]) -> Rows:

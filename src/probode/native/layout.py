@@ -89,6 +89,11 @@ class Layout:
         """Steps accepted in the current chunk."""
         return int(state[1 + self.mean + 8])
 
+    def revive(self, state: np.ndarray) -> None:
+        """Set a solve that has stopped to go on, with steps as long as the last one."""
+        numbers = state[1 + self.mean :]
+        numbers[0], numbers[4] = state[self.row_offset + 1], Status.RUNNING.value
+
     def solve(self, state: Any) -> Solve:
         """A solve from its vector, as views (of a traced vector: as parts)."""
         numbers = state[1 + self.mean : self.row_offset]
@@ -153,6 +158,9 @@ def settings(
             control.max_step,
         )
         rtol, atol = control.rtol, control.atol
+        if control.stops is not None:
+            grid = control.stops
+            numbers[19] = grid.shape[0]
         if isinstance(control, PIControl):
             numbers[0], numbers[11], numbers[12] = 1, control.integral, control.proportional
     elif isinstance(control, ConstantStep):

@@ -67,7 +67,7 @@ def _is_listed(jaxpr: Any) -> bool:
         if name in _CALLS:
             if not all(_is_listed(inner.jaxpr) for inner in _inner(eqn)[:1]):
                 return False
-        elif name not in _OPERATIONS:
+        elif name not in OPERATIONS:
             return False
     return True
 
@@ -89,7 +89,7 @@ def _run(
             inner = _inner(eqn)[0]
             results = _run(inner.jaxpr, inner.consts, operands, change)
         else:
-            result = _OPERATIONS[eqn.primitive.name](eqn.params, *operands)
+            result = OPERATIONS[eqn.primitive.name](eqn.params, *operands)
             results = result if isinstance(result, list) else [result]
         for variable, result in zip(eqn.outvars, results, strict=True):
             values[variable] = change(np.asarray(result, variable.aval.dtype))
@@ -270,7 +270,7 @@ _ENTRYWISE: dict[str, Callable[..., Any]] = {
     "xor": np.bitwise_xor,
 }
 
-_OPERATIONS: dict[str, _Operation] = {
+OPERATIONS: dict[str, _Operation] = {
     **{
         name: _plain(getattr(np, name))
         for name in (
@@ -313,3 +313,13 @@ _OPERATIONS: dict[str, _Operation] = {
     "transpose": lambda params, x: x.transpose(params["permutation"]),
     "unstack": _unstack,
 }
+
+ENTRYWISE = frozenset(
+    (
+        *_ENTRYWISE,
+        *("cos", "sin", "tan", "cosh", "sinh", "tanh", "exp", "exp2", "expm1", "log", "log1p"),
+        *("sqrt", "cbrt", "square", "sign", "abs", "floor", "ceil", "div", "round", "integer_pow"),
+        "convert_element_type",
+    )
+)
+"""Operations that take arrays entry by entry, whatever their axes."""

@@ -57,6 +57,16 @@ inline void local_noise(const Settings& s, double weight, const double* jacobian
   }
 }
 
+// Where a step must end at the latest: the next of the stops (in the order of integration), or the end.
+inline double next_stop(const Settings& s, double t) {
+  if (s.points == 0) return s.t1;
+  const bool backwards = s.t1 < t;
+  const double* past = s.grid + s.points;
+  const double* next = std::upper_bound(
+      s.grid, past, t, [backwards](double t, double stop) { return backwards ? stop < t : t < stop; });
+  return next == past ? s.t1 : *next;
+}
+
 // Where the next step ends, and the mean predicted there.
 inline double next_time(const Settings& s, const State& x) {
   const double step = *x.step;
@@ -67,8 +77,11 @@ inline double next_time(const Settings& s, const State& x) {
     const bool reached = std::fabs(s.t1 - following) < 1e-6 * s.size;
     return reached || (following - s.t1) * step > 0.0 ? s.t1 : following;
   }
-  const double left = s.t1 - *x.row.t;
-  return std::fabs(step) * (1.0 + 1e-10) >= std::fabs(left) ? s.t1 : *x.row.t + step;
+  const double end = next_stop(s, *x.row.t), left = end - *x.row.t;
+  if (std::fabs(step) * (1.0 + 1e-10) >= std::fabs(left)) return end;
+  // Two steps of one length to a stop, not a long one and a sliver.
+  if (end != s.t1 && std::fabs(left) < 2.0 * std::fabs(step)) return *x.row.t + 0.5 * left;
+  return *x.row.t + step;
 }
 
 inline void propose(const Settings& s, State& x) {

@@ -115,6 +115,13 @@ void probode_evaluate(const int32_t* code, const double* numbers, long given, in
   probode::kernels().evaluate({code, numbers, given}, d, at, out);
 }
 
+// The same at `count` places: rows (t, y) of d + 1 numbers to rows of `outputs`.
+void probode_evaluate_all(const int32_t* code, const double* numbers, long given, int d, long count,
+                          long outputs, const double* at, double* out) {
+  for (long i = 0; i < count; ++i)
+    probode::kernels().evaluate({code, numbers, given}, d, at + i * (d + 1), out + i * outputs);
+}
+
 void probode_transport(const double* scheme, const int32_t* field_code, const double* field_numbers,
                        long field_given, const int32_t* jacobian_code,
                        const double* jacobian_numbers, long jacobian_given, const double* t,
