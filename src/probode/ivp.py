@@ -237,40 +237,47 @@ def _integrate(
     limits = [limit for limit in (options.max_num_steps, budget) if limit is not None]
     user = UserFunction(fun, arguments, vectorized, options, solver, embedding)
     y0 = embedding.flatten(start)
-    watch = None
-    if watched is not None and any(np.isfinite(event.terminal) for event in watched):
-        watch = events.Watch([on_real_form(event, embedding) for event in watched])
     with (
         with_progress(options.progress, t0, tf, options.callback) as callback,
         double_precision(),
         one_blas_thread(),
     ):
-        monitor = Monitor(min(limits, default=None), options.time_limit, callback, y0.shape, watch)
         if isinstance(control, PControl):
             control = control.flat(y0.shape)
         method = solver.method(y0.size)
-        traced = user.traced(t0, tf, y0)
-        if traced is not None:
-            initialization = solver.initialization
-            if options.initialization is not None:
-                initialization = type(solver)(
-                    solver.order, initialization=options.initialization
-                ).initialization
-            inputs = Inputs(method, initialization, traced.field, control, t0, tf, y0)
-            final, status, chunks = engine.solve_all(inputs, monitor)
-            extra = loop.start_evaluations(initialization, control, solver.order)
-            known: Any = traced.field
-            path = traced.path
-        else:
-            hosted = user.on_host(y0.size)
-            final, status, chunks, extra = host.solve_on_host(
-                method, hosted, control, t0, tf, y0, monitor
+        for traced in (user.traced(t0, tf, y0), None):
+            watch = None
+            if watched is not None and any(np.isfinite(event.terminal) for event in watched):
+                watch = events.Watch([on_real_form(event, embedding) for event in watched])
+            monitor = Monitor(
+                min(limits, default=None), options.time_limit, callback, y0.shape, watch
             )
-            known = HostProblem(hosted.function, hosted.jacobian)
-            path = "python"
-        if status == Status.MAX_STEPS and int(final.counts.attempted) == budget:
-            return None
-        nodes = node_path(method, final, chunks, options.smooth)
+            if traced is not None:
+                initialization = solver.initialization
+                if options.initialization is not None:
+                    initialization = type(solver)(
+                        solver.order, initialization=options.initialization
+                    ).initialization
+                inputs = Inputs(method, initialization, traced.field, control, t0, tf, y0)
+                final, status, chunks = engine.solve_all(inputs, monitor)
+                extra = loop.start_evaluations(initialization, control, solver.order)
+                known: Any = traced.field
+                path = traced.path
+            else:
+                hosted = user.on_host(y0.size)
+                final, status, chunks, extra = host.solve_on_host(
+                    method, hosted, control, t0, tf, y0, monitor
+                )
+                known = HostProblem(hosted.function, hosted.jacobian)
+                path = "python"
+            if status == Status.MAX_STEPS and int(final.counts.attempted) == budget:
+                return None
+            nodes = node_path(method, final, chunks, options.smooth)
+            rows = nodes.rows
+            if traced is None or user.still_holds(
+                traced, np.asarray(rows.t), np.asarray(rows.mean)
+            ):
+                break
         posterior = build_posterior(
             solver, method, y0.shape, control, nodes, final, np.asarray(status.value), extra, path
         )

@@ -38,6 +38,10 @@ class Program:
         """What the program computes as text, the same in every process."""
         return re.sub(r"0x[0-9a-f]+", "", str(self._jaxpr))
 
+    def closed(self, constants: Sequence[Any]) -> core.ClosedJaxpr:
+        """The program with what it closes over."""
+        return core.ClosedJaxpr(self._jaxpr, list(constants))
+
     def __call__(self, constants: Sequence[Any], *inputs: Any) -> Any:
         """Run the program; it has one output."""
         return jax.core.eval_jaxpr(self._jaxpr, constants, *inputs)[0]

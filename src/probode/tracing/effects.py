@@ -8,11 +8,13 @@ import functools
 import random
 import types
 from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from probode.identity import global_names, home, is_user_module, package
+from probode.reads import Trust, reads, trust
+from probode.user_code import asked, global_names, home, is_user_module, package, slots_of
 
 _DEPTH = 5
 _LARGE = 100_000
@@ -30,10 +32,15 @@ class State:
     ----------
     speaks_jax
         Whether the function refers to anything of JAX.
+    acts
+        Whether it holds something that goes on with every call (an iterator, a file), or calls what
+        does something or answers otherwise each time (``open``, the clock: see ``probode.reads``).
+    handles_errors
+        Whether it, or a function that it calls, has an ``except`` or the like.
     """
 
     def __init__(self, fun: Any, args: Any) -> None:
-        self.speaks_jax = False
+        self.speaks_jax = self.acts = self.handles_errors = False
         self._home = home(fun)
         self._seen: set[int] = set()
         self._lists: list[tuple[Any, Any]] = []
@@ -41,7 +48,10 @@ class State:
         self._cells: list[tuple[types.CellType, Any]] = []
         self._globals: list[tuple[dict[str, Any], dict[str, Any]]] = []
         self._absent: list[tuple[dict[str, Any], set[str]]] = []
+        self._slots: list[tuple[Any, dict[str, Any]]] = []
         self._arrays: list[tuple[np.ndarray, np.ndarray]] = []
+        self._buffers: list[tuple[Any, bytes]] = []
+        self._written: list[bytes] = []
         self._generators: list[tuple[Any, Any]] = []
         self._random = random.getstate(), np.random.get_state()  # noqa: NPY002
         self._visit(fun, 0)
@@ -72,9 +82,14 @@ class State:
             inside = [value.__func__, value.__self__]
         elif isinstance(value, functools.partial):
             inside = [value.func, value.args, value.keywords]
-        elif isinstance(getattr(value, "__wrapped__", None), types.FunctionType):
+        elif isinstance(asked(value, "__wrapped__"), types.FunctionType):
             inside = [value.__wrapped__]
         elif not isinstance(value, type | types.ModuleType):
+            self.acts = self.acts or issubclass(type(value), Iterator)
+            content = _content(value)
+            if content is not None and content.nbytes <= _LARGE:
+                self._buffers.append((value, bytes(content)))
+            del content  # while it is there, nothing can be appended
             inside = self._attributes(value)
         for item in inside:
             if not isinstance(item, int | float | str):
@@ -83,6 +98,8 @@ class State:
     def _enter(self, function: types.FunctionType) -> list[Any]:
         if not is_user_module(function.__module__, self._home):
             return []
+        self.acts = self.acts or trust(function) is Trust.ACTS
+        self.handles_errors = self.handles_errors or reads(function.__code__).handles_errors
         inside = []
         for cell in function.__closure__ or ():
             try:
@@ -101,22 +118,38 @@ class State:
     def _attributes(self, value: Any) -> list[Any]:
         """The attributes of an object of the user's class, and what its methods refer to."""
         cls = type(value)
-        attributes = getattr(value, "__dict__", None)
-        if type(attributes) is not dict or not is_user_module(cls.__module__, self._home):
+        if not is_user_module(cls.__module__, self._home):
             return []
+        attributes = asked(value, "__dict__")
+        if type(attributes) is not dict:
+            attributes = {}
         self._dicts.append((attributes, dict(attributes)))
+        slots = slots_of(value)
+        self._slots.append((value, slots))
         methods = [
             item
             for base in cls.__mro__
             for item in vars(base).values()
             if isinstance(item, types.FunctionType)
         ]
-        return [*attributes.values(), *methods]
+        return [*attributes.values(), *slots.values(), *methods]
+
+    def mark(self) -> None:
+        """Remember what is in arrays and other memory now."""
+        self._written = self._memory()
+
+    def wrote_anew(self) -> bool:
+        """Whether memory has changed since :meth:`mark`: then it is no preallocated result."""
+        return self._memory() != self._written
+
+    def _memory(self) -> list[bytes]:
+        arrays = [array.tobytes() for array, _ in self._arrays]
+        return arrays + [bytes(_content(buffer) or b"") for buffer, _ in self._buffers]
 
     def changed(self) -> bool:
         """Whether a list, a dictionary, an attribute or a variable outside has changed.
 
-        Arrays do not count: they serve as preallocated results.
+        Arrays do not count: they serve as preallocated results (but see :meth:`wrote_anew`).
         """
         return (
             any(_differ(now, before) for now, before in self._lists)
@@ -124,6 +157,7 @@ class State:
                 now.keys() != before.keys() or _differ(now.values(), before.values())
                 for now, before in self._dicts
             )
+            or any(_differ(slots_of(v).values(), known.values()) for v, known in self._slots)
             or any(cell.cell_contents is not before for cell, before in self._cells)
             or any(
                 namespace[name] is not item
@@ -143,6 +177,11 @@ class State:
             if attributes.keys() != known.keys() or _differ(attributes.values(), known.values()):
                 attributes.clear()
                 attributes.update(known)
+        for value, slots in self._slots:
+            now = slots_of(value)
+            for name, item in slots.items():
+                if now.get(name, self) is not item:
+                    object.__setattr__(value, name, item)
         for cell, content in self._cells:
             if cell.cell_contents is not content:
                 cell.cell_contents = content
@@ -155,10 +194,23 @@ class State:
                 del namespace[name]
         for array, copy in self._arrays:
             array[...] = copy
-        for generator, start in self._generators:
-            generator.state = start
+        for buffer, start in self._buffers:
+            content = _content(buffer)
+            if content is not None and content.nbytes == len(start):
+                content[:] = start
+        for generator, state in self._generators:
+            generator.state = state
         random.setstate(self._random[0])
         np.random.set_state(self._random[1])  # noqa: NPY002
+
+
+def _content(value: Any) -> memoryview | None:
+    """Memory that is not NumPy's as bytes: ``array.array``, ``ctypes``, ``bytearray``, ``mmap``."""
+    try:
+        view = memoryview(value)
+        return None if view.readonly else view.cast("B")
+    except (TypeError, ValueError):
+        return None
 
 
 def _is_of_jax(value: Any) -> bool:
