@@ -12,6 +12,7 @@ The numbers among these values can be told apart from all the rest (:func:`signa
 that differ in numbers only may share a trace in which these are inputs.
 """
 
+import dataclasses
 import functools
 import hashlib
 import types
@@ -24,7 +25,14 @@ import jax
 import numpy as np
 
 from probode.reads import Trust, reads, trust, trust_in_callable
-from probode.user_code import COPIED_MEMBERS, KEPT_MEMBERS, can_be_copied, home, is_user_module
+from probode.user_code import (
+    COPIED_MEMBERS,
+    KEPT_MEMBERS,
+    can_be_copied,
+    generated_members,
+    home,
+    is_user_module,
+)
 
 _DEPTH = 6
 _ITEMS = 1000
@@ -199,6 +207,8 @@ class _Keys:
             raise NoKey
         if kind in (tuple, list, dict):
             return self._container(value, depth)
+        if kind is types.SimpleNamespace:
+            return (kind, self._container(vars(value), depth))
         if kind is types.MethodType:
             return (kind, self.key(value.__func__, depth), self.key(value.__self__, depth + 1))
         if kind is functools.partial:
@@ -300,14 +310,19 @@ class _Keys:
                 members.append(("", _trusted(base)))
                 continue
             for name, item in vars(base).items():
-                if name in ("__dict__", "__weakref__", "__doc__", "__module__") or isinstance(
+                if name in generated_members(base) or isinstance(
                     item, types.GetSetDescriptorType | types.MemberDescriptorType
                 ):
                     continue
                 is_copied = isinstance(item, COPIED_MEMBERS) and name not in KEPT_MEMBERS
                 look = self.key if is_copied else functools.partial(self._fixed, self.key)
                 members.append((name, look(_unwrapped(item), depth + 1)))
-        return (Same(cls), tuple(members))
+        factories = [
+            (name, self.key(field.default_factory, depth + 1))
+            for name, field in getattr(cls, "__dataclass_fields__", {}).items()
+            if field.default_factory is not dataclasses.MISSING
+        ]
+        return (Same(cls), tuple(members), tuple(factories))
 
     def _object(self, value: Any, depth: int) -> Hashable:
         """An object of the user's class: its class, and its attributes."""

@@ -7,12 +7,13 @@ and so do exponents that have not changed: ``y**2.0`` is more than a power in ge
 """
 
 from collections.abc import Callable, Hashable
-from typing import Any, NamedTuple
+from typing import Any
 
 from jax.extend import core
 
 from probode.identity import Signature
 from probode.problem import Field
+from probode.program import programs
 from probode.tracing import Numbers
 
 _AT_MOST = 40
@@ -23,14 +24,6 @@ _KEPT = 8
 
 Lift = Callable[[Numbers], Any]
 """Trace with some numbers as inputs; ``None`` where that fails."""
-
-
-class _Known(NamedTuple):
-    """A trace, the numbers (by position) that are inputs, and the values of the others."""
-
-    trace: Any
-    inputs: tuple[int, ...]
-    others: tuple[Hashable, ...]
 
 
 class Shared:
@@ -44,27 +37,32 @@ class Shared:
 
     def __init__(self, first: Signature) -> None:
         self._first = first.values()
-        self._inputs: tuple[int, ...] | None = None
-        self._known: list[_Known] = []
+        self._free: tuple[int, ...] | None = None
+        """Numbers (by position) that do not steer; not known before there are others."""
+        self._exponents: set[int] = set()
+        """Those among them that are exponents, and have not changed."""
+        self._known: list[tuple[Hashable, Any]] = []
+        """Traces, by which numbers are inputs, and by the values of the others."""
 
     def get(self, signature: Signature, lift: Lift) -> Any | None:
         """A trace with the numbers of ``signature`` put in; ``None`` where it has to be its own."""
         values = signature.values()
         if not values or len(values) > _AT_MOST or values == self._first:
             return None
-        if self._inputs is None:
-            pairs = zip(values, self._first, strict=True)
-            changed = [i for i, (now, before) in enumerate(pairs) if now != before]
-            self._inputs = _choose(signature, changed, lift)
-        if not self._inputs:
+        if self._free is None:
+            self._free, self._exponents = _choose(signature, lift)
+        self._exponents = {i for i in self._exponents if values[i] == self._first[i]}
+        inputs = tuple(i for i in self._free if i not in self._exponents)
+        if not inputs:
             return None
-        others = tuple(value for i, value in enumerate(values) if i not in self._inputs)
-        for known in self._known:
-            if known.others == others:
-                return known.trace._replace(numbers=_numbers(signature, self._inputs))
-        found = lift(_numbers(signature, self._inputs))
+        numbers = _numbers(signature, inputs)
+        kind = (inputs, tuple(value for i, value in enumerate(values) if i not in inputs))
+        for known, trace in self._known:
+            if known == kind:
+                return trace._replace(numbers=numbers)
+        found = lift(numbers)
         if found is not None and found.field.may_be_kept():
-            self._known = [_Known(found, self._inputs, others), *self._known[: _KEPT - 1]]
+            self._known = [(kind, found), *self._known[: _KEPT - 1]]
         return found
 
 
@@ -72,23 +70,17 @@ def _numbers(signature: Signature, inputs: tuple[int, ...]) -> Numbers:
     return Numbers({signature.places[i]: signature.numbers[i] for i in inputs})
 
 
-def _choose(signature: Signature, changed: list[int], lift: Lift) -> tuple[int, ...]:
-    """Which numbers can be inputs: all that do not steer, but for exponents that stay the same."""
-    every = tuple(range(len(signature.numbers)))
-    chosen, found = every, _attempt(signature, every, lift)
+def _choose(signature: Signature, lift: Lift) -> tuple[tuple[int, ...], set[int]]:
+    """Which numbers can be inputs (all that do not steer), and which of them are exponents."""
+    free = tuple(range(len(signature.numbers)))
+    found = _attempt(signature, free, lift)
+    if found is None and len(free) <= _TRIED_ALONE:
+        free = tuple(i for i in free if _attempt(signature, (i,), lift) is not None)
+        found = _attempt(signature, free, lift) if free else None
     if found is None:
-        if len(every) > _TRIED_ALONE:
-            return ()
-        chosen = tuple(i for i in every if _attempt(signature, (i,), lift) is not None)
-        found = _attempt(signature, chosen, lift) if chosen else None
-        if found is None:
-            return ()
-    exponents = _exponents(found.field, len(chosen))
-    return tuple(
-        i
-        for k, i in enumerate(chosen)
-        if signature.places[i] in found.numbers.replaced and (i in changed or k not in exponents)
-    )
+        return (), set()
+    exponents = {free[k] for k in _exponents(found.field, len(free))}
+    return tuple(i for i in free if signature.places[i] in found.numbers.replaced), exponents
 
 
 def _attempt(signature: Signature, inputs: tuple[int, ...], lift: Lift) -> Any | None:
@@ -100,20 +92,28 @@ def _attempt(signature: Signature, inputs: tuple[int, ...], lift: Lift) -> Any |
 
 def _exponents(field: Field, count: int) -> set[int]:
     """Which of the last ``count`` inputs enter an exponent."""
-    jaxpr = field.program.closed(field.constants).jaxpr
-    last = jaxpr.invars[len(jaxpr.invars) - count :]
-    reached: dict[Any, set[int]] = {variable: {k} for k, variable in enumerate(last)}
     found: set[int] = set()
 
-    def behind(atoms: Any) -> set[int]:
-        known = (reached.get(atom, set()) for atom in atoms if not isinstance(atom, core.Literal))
-        return set().union(*known)
+    def follow(jaxpr: Any, entering: list[set[int]]) -> list[set[int]]:
+        """Which of them the results depend on."""
+        reached = dict(zip((*jaxpr.constvars, *jaxpr.invars), entering, strict=True))
 
-    for equation in jaxpr.eqns:
-        if equation.primitive.name == "pow":
-            found |= behind(equation.invars[1:])
-        elif "pow" in str(equation.params):
-            found |= behind(equation.invars)
-        for variable in equation.outvars:
-            reached[variable] = behind(equation.invars)
+        def behind(atom: Any) -> set[int]:
+            return set() if isinstance(atom, core.Literal) else reached[atom]
+
+        for equation in jaxpr.eqns:
+            read = [behind(atom) for atom in equation.invars]
+            if equation.primitive.name == "pow":
+                found.update(read[1])
+            inner = programs(equation.params)
+            if len(inner) == 1 and len(inner[0].invars) == len(read) and not inner[0].constvars:
+                results = follow(inner[0], read)
+            else:
+                results = [set().union(*read)] * len(equation.outvars)
+            reached.update(zip(equation.outvars, results, strict=True))
+        return [behind(atom) for atom in jaxpr.outvars]
+
+    jaxpr = field.program.closed(field.constants).jaxpr
+    before = len(jaxpr.constvars) + len(jaxpr.invars) - count
+    follow(jaxpr, [set() for _ in range(before)] + [{k} for k in range(count)])
     return found

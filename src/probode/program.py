@@ -150,7 +150,7 @@ def work(jaxpr: core.Jaxpr) -> float:
         name, params = equation.primitive.name, equation.params
         if name == "while":
             return np.inf
-        inner = [work(x) for x in _programs(params)]
+        inner = [work(x) for x in programs(params)]
         if inner:
             total += params.get("length", 1) * sum(inner)
             continue
@@ -162,7 +162,7 @@ def work(jaxpr: core.Jaxpr) -> float:
     return total
 
 
-def _programs(params: dict[str, Any]) -> list[core.Jaxpr]:
+def programs(params: dict[str, Any]) -> list[core.Jaxpr]:
     """The programs that an equation calls."""
     values = [v for x in params.values() for v in (x if isinstance(x, tuple | list) else [x])]
     closed = [x.jaxpr for x in values if isinstance(x, core.ClosedJaxpr)]

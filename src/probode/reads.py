@@ -34,8 +34,9 @@ _READING = frozenset(
 
 _ACTING = frozenset(
     (
-        *("asyncio", "concurrent", "datetime", "logging", "multiprocessing", "queue", "socket"),
-        *("sqlite3", "subprocess", "threading", "time", "urllib"),
+        *("asyncio", "concurrent", "contextvars", "datetime", "io", "logging", "multiprocessing"),
+        *("os", "pathlib", "queue", "socket", "sqlite3", "subprocess", "tempfile", "threading"),
+        *("time", "urllib"),
         *("save", "savetxt", "savez", "savez_compressed"),
         *("open", "input", "breakpoint"),
     )
@@ -61,7 +62,7 @@ class Reads(NamedTuple):
     imports: tuple[str, ...]
     attributes: frozenset[str]
     handles_errors: bool
-    """Whether there is an ``except``, a ``finally`` or a ``with``."""
+    """Whether there is an ``except``, a ``finally`` or ``contextlib.suppress``."""
 
 
 @lru_cache(maxsize=4096)
@@ -73,13 +74,12 @@ def reads(code: types.CodeType) -> Reads:
     attributes: set[str] = set()
     handles_errors = False
     chain: tuple[str, ...] = ()
+    before = ""
     for instruction in dis.get_instructions(code):
         name, value = instruction.opname, instruction.argval
         if name in ("LOAD_ATTR", "LOAD_METHOD"):
             attributes.add(value)
             chain = (*chain, value) if chain else ()
-            continue
-        if name == "CACHE":
             continue
         if chain:
             chains[chain] = None
@@ -93,8 +93,10 @@ def reads(code: types.CodeType) -> Reads:
             imports[value] = None
         elif name == "IMPORT_FROM":
             attributes.add(value)
-        elif name == "PUSH_EXC_INFO":
+        if before == "PUSH_EXC_INFO" and name != "WITH_EXCEPT_START":
             handles_errors = True
+        before = name
+    handles_errors = handles_errors or "suppress" in attributes or "suppress" in names
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             inner = reads(constant)

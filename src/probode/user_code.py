@@ -81,6 +81,16 @@ COPIED_MEMBERS = (types.FunctionType, staticmethod, classmethod, property)
 """Members in whose copies numbers can be replaced."""
 
 
+def generated_members(cls: type) -> set[str]:
+    """Members of a class that Python or ``dataclass`` has made from the others."""
+    names = {"__dict__", "__weakref__", "__doc__", "__module__"}
+    options = vars(cls).get("__dataclass_params__")
+    if options is not None:
+        names |= {"__dataclass_fields__", "__dataclass_params__"}
+        names |= {f"__{name}__" for name in ("init", "repr") if getattr(options, name)}
+    return names
+
+
 def can_be_copied(cls: type, home: str) -> bool:
     """Whether objects of a class have copies whose methods see replacements."""
     return (

@@ -187,6 +187,8 @@ def _climb(
             function = _prepare(_as_it_is(fun, numbers), given)
             works = _works(function, reference, t0, y0, given)
             return Traceable(function, "jax", is_of_jax=True) if works else None
+        if state.handles_errors:  # among them, those of JAX about our stand-ins
+            return None
     reference = Reference(fun, args, t_span, y0, extra_points)
     state.mark()
     if not reference.is_reproducible() or reference.prints or state.changed() or state.wrote_anew():
@@ -201,7 +203,7 @@ def _climb(
 def _rungs(
     fun: Callable[..., Any], y0: np.ndarray, seconds: float, careful: bool, numbers: Numbers
 ) -> Iterator[tuple[str, Callable[..., jax.Array]]]:
-    if seconds < _SLOW:
+    if seconds < _SLOW and not careful:  # stand-ins remember every error, JAX's tracers some
         yield "jax", _as_it_is(fun, numbers)
     yield "numpy", _with_arrays(fun, careful, numbers)
     if y0.size <= scalars.SIZE_LIMIT and not watch.too_long:

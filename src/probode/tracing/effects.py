@@ -9,6 +9,7 @@ import random
 import types
 from collections import deque
 from collections.abc import Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,7 @@ class State:
         self._globals: list[tuple[dict[str, Any], dict[str, Any]]] = []
         self._absent: list[tuple[dict[str, Any], set[str]]] = []
         self._slots: list[tuple[Any, dict[str, Any]]] = []
+        self._classes: list[tuple[type, dict[str, Any]]] = []
         self._arrays: list[tuple[np.ndarray, np.ndarray]] = []
         self._buffers: list[tuple[Any, bytes]] = []
         self._written: list[bytes] = []
@@ -80,12 +82,21 @@ class State:
             inside = self._enter(value)
         elif isinstance(value, types.MethodType):
             inside = [value.__func__, value.__self__]
+        elif isinstance(value, types.BuiltinFunctionType | types.MethodWrapperType):
+            inside = [value.__self__]  # a list, for its append
         elif isinstance(value, functools.partial):
             inside = [value.func, value.args, value.keywords]
         elif isinstance(asked(value, "__wrapped__"), types.FunctionType):
             inside = [value.__wrapped__]
-        elif not isinstance(value, type | types.ModuleType):
-            self.acts = self.acts or issubclass(type(value), Iterator)
+        elif isinstance(value, types.SimpleNamespace):
+            inside = [vars(value)]
+        elif isinstance(value, types.ModuleType):
+            if is_user_module(value.__name__, self._home):
+                self._dicts.append((vars(value), dict(vars(value))))
+        elif isinstance(value, type):
+            inside = self._members(value)
+        else:
+            self.acts = self.acts or issubclass(type(value), Iterator | ContextVar)
             content = _content(value)
             if content is not None and content.nbytes <= _LARGE:
                 self._buffers.append((value, bytes(content)))
@@ -112,13 +123,15 @@ class State:
         self.speaks_jax = self.speaks_jax or any(name.startswith("jax.") for name in names)
         self._globals.append((namespace, found))
         self._absent.append((namespace, names - found.keys()))
+        for module in found.values():
+            if isinstance(module, types.ModuleType) and is_user_module(module.__name__, self._home):
+                inside += [item for name, item in vars(module).items() if name in names]
         defaults = (function.__defaults__, function.__kwdefaults__)
-        return [*inside, *found.values(), *defaults]
+        return [*inside, *found.values(), *defaults, function.__dict__]
 
     def _attributes(self, value: Any) -> list[Any]:
-        """The attributes of an object of the user's class, and what its methods refer to."""
-        cls = type(value)
-        if not is_user_module(cls.__module__, self._home):
+        """The attributes of an object of the user's class, and its class."""
+        if not is_user_module(type(value).__module__, self._home):
             return []
         attributes = asked(value, "__dict__")
         if type(attributes) is not dict:
@@ -126,13 +139,14 @@ class State:
         self._dicts.append((attributes, dict(attributes)))
         slots = slots_of(value)
         self._slots.append((value, slots))
-        methods = [
-            item
-            for base in cls.__mro__
-            for item in vars(base).values()
-            if isinstance(item, types.FunctionType)
-        ]
-        return [*attributes.values(), *slots.values(), *methods]
+        return [*attributes.values(), *slots.values(), *type(value).__mro__]
+
+    def _members(self, cls: type) -> list[Any]:
+        """The attributes of a class of the user's, and what its methods refer to."""
+        if cls.__module__ == "builtins" or not is_user_module(cls.__module__, self._home):
+            return []
+        self._classes.append((cls, dict(vars(cls))))
+        return [getattr(item, "__func__", item) for item in vars(cls).values()]
 
     def mark(self) -> None:
         """Remember what is in arrays and other memory now."""
@@ -158,6 +172,7 @@ class State:
                 for now, before in self._dicts
             )
             or any(_differ(slots_of(v).values(), known.values()) for v, known in self._slots)
+            or any(_differ(vars(cls).values(), known.values()) for cls, known in self._classes)
             or any(cell.cell_contents is not before for cell, before in self._cells)
             or any(
                 namespace[name] is not item
@@ -174,14 +189,22 @@ class State:
                 now.clear()
                 (now.update if isinstance(now, set) else now.extend)(before)
         for attributes, known in self._dicts:
-            if attributes.keys() != known.keys() or _differ(attributes.values(), known.values()):
-                attributes.clear()
-                attributes.update(known)
+            if known.keys() - attributes.keys():
+                attributes.clear()  # for the order of the keys
+            for name in attributes.keys() - known.keys():
+                del attributes[name]
+            attributes.update(known)
         for value, slots in self._slots:
             now = slots_of(value)
             for name, item in slots.items():
                 if now.get(name, self) is not item:
                     object.__setattr__(value, name, item)
+        for cls, members in self._classes:
+            for name in vars(cls).keys() - members.keys():
+                delattr(cls, name)
+            for name, item in members.items():
+                if vars(cls).get(name, self) is not item:
+                    setattr(cls, name, item)
         for cell, content in self._cells:
             if cell.cell_contents is not content:
                 cell.cell_contents = content
@@ -196,6 +219,10 @@ class State:
             array[...] = copy
         for buffer, start in self._buffers:
             content = _content(buffer)
+            if content is not None and content.nbytes > len(start):
+                content = None
+                del buffer[len(start) // getattr(buffer, "itemsize", 1) :]
+                content = _content(buffer)
             if content is not None and content.nbytes == len(start):
                 content[:] = start
         for generator, state in self._generators:

@@ -90,6 +90,8 @@ class Rewriter:
             return self._arrays(value) if value.dtype.kind in "biufc" else value
         if isinstance(value, list | tuple | dict):
             return self._container(value)
+        if type(value) is types.SimpleNamespace:
+            return types.SimpleNamespace(**self(vars(value)))
         if isinstance(value, types.FunctionType):
             return self._function(value) if self._is_user(value.__module__) else value
         if isinstance(value, types.MethodType):

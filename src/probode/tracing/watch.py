@@ -78,6 +78,7 @@ for _kind in (
     jax.errors.ConcretizationTypeError,
     jax.errors.NonConcreteBooleanIndexError,
     jax.errors.TracerArrayConversionError,
+    jax.errors.TracerBoolConversionError,
     jax.errors.TracerIntegerConversionError,
 ):
     _notice_when_made(_kind)
