@@ -4,13 +4,16 @@ Each function counts its calls somewhere. After a solve the count is at least th
 evaluations that the solver says it took.
 """
 
+import argparse
 import array
 import collections
 import contextvars
 import ctypes
 import itertools
+import logging
 import os
 import types
+from queue import SimpleQueue
 
 import jax.numpy as jnp
 import numpy as np
@@ -37,6 +40,13 @@ class Slotted:
 
     def __init__(self):
         self.n = 0
+
+
+class Handler(logging.Handler):
+    n = 0
+
+    def emit(self, record):
+        self.n += 1
 
 
 class Counted:
@@ -78,10 +88,17 @@ def counters():
     values, raw, cell = array.array("d"), bytearray(), ctypes.c_int(0)
     memory, table, counter = np.zeros(1), collections.defaultdict(int), collections.Counter()
     slotted, log, queue = Slotted(), [], collections.deque()
+    parsed, waiting = argparse.Namespace(n=0), SimpleQueue()
+    logger, handler = logging.getLogger("probode.tests"), Handler()
+    logger.handlers, logger.propagate = [handler], False
+    logger.setLevel(logging.INFO)
     append = log.append
 
     def environment():
         os.environ["PROBODE_TEST_CALLS"] = str(int(os.environ["PROBODE_TEST_CALLS"]) + 1)
+
+    def of_another_package():
+        parsed.n += 1
 
     def in_c():
         cell.value += 1
@@ -112,6 +129,9 @@ def counters():
         "entry-of-array": (counting(add_one(memory, 0)), lambda: memory[0]),
         "defaultdict": (counting(add_one(table, "n")), lambda: table["n"]),
         "Counter": (counting(lambda: counter.update(n=1)), lambda: counter["n"]),
+        "object-of-a-package": (counting(of_another_package), lambda: parsed.n),
+        "logger": (counting(lambda: logger.info("called")), lambda: handler.n),
+        "queue": (counting(lambda: waiting.put(1)), waiting.qsize),
         "slots": (counting(in_slots), lambda: slotted.n),
         "method-of-list": (counting(lambda: append(1)), lambda: len(log)),
         "deque": (counting(lambda: queue.append(1)), lambda: len(queue)),

@@ -29,6 +29,28 @@ VARIABLE = contextvars.ContextVar("VARIABLE", default=1.0)
 BESIDE = types.ModuleType("beside")
 
 
+class AnswersForTheClass(type):
+    def __getattr__(cls, name):
+        return K
+
+
+class Answered(metaclass=AnswersForTheClass):
+    pass
+
+
+class Descriptor:
+    def __get__(self, instance, owner):
+        return K
+
+
+class Described:
+    by_descriptor = Descriptor()
+
+    @property
+    def by_property(self):
+        return K
+
+
 class InSlots:
     __slots__ = ("k",)
 
@@ -98,7 +120,7 @@ def functions(s: Source):
     thing, space, settings, weak = s.object, s.space, s.settings, s.weak
     slots, text, binary, ufunc = s.slots, s.file, s.binary, s.ufunc
     coefficients = poly1d.coeffs
-    bound = default.__getitem__
+    bound, described = default.__getitem__, Described()
 
     @functools.cache
     def unit():
@@ -120,6 +142,9 @@ def functions(s: Source):
         "getattr-of-module": lambda t, y: -getattr(sys.modules[__name__], name) * y,
         "module": lambda t, y: -BESIDE.k * y,
         "class": lambda t, y: -OnTheClass.k * y,
+        "metaclass": lambda t, y: -Answered.rate * y,
+        "descriptor": lambda t, y: -described.by_descriptor * y,
+        "property": lambda t, y: -described.by_property * y,
         "open": with_open,
         "loadtxt": lambda t, y: -np.loadtxt(text) * y,
         "load": lambda t, y: -np.load(binary) * y,
@@ -158,7 +183,7 @@ NAMES = [
     *("ctypes", "poly1d", "poly1d.coeffs", "coeffs", "Polynomial", "Polynomial.coef"),
     *("masked-array", "long-list", "dict-subclass", "ChainMap", "defaultdict", "bound-builtin"),
     *("slots", "getattr-raises-KeyError", "SimpleNamespace", "dataclass", "weakref", "vectorize"),
-    *("frompyfunc", "cache"),
+    *("frompyfunc", "cache", "metaclass", "descriptor", "property"),
 ]
 
 
@@ -180,7 +205,7 @@ def test_a_changed_source_changes_the_solution(name, source):
 
 COMPARED = (
     *("global", "class", "coeffs", "mmap", "SimpleNamespace", "dataclass", "vectorize"),
-    *("getattr-raises-KeyError",),
+    *("getattr-raises-KeyError", "descriptor", "property"),
 )
 
 

@@ -304,6 +304,8 @@ class _Keys:
     def _class(self, cls: type, depth: int) -> Hashable:
         if not self._is_user(cls.__module__) or cls.__module__ == "builtins":
             return _trusted(cls)
+        if self._is_user(type(cls).__module__) and type(cls).__module__ != "builtins":
+            raise NoKey  # a metaclass may answer for the class
         members = []
         for base in cls.__mro__:
             if base.__module__ == "builtins" or not self._is_user(base.__module__):

@@ -38,7 +38,7 @@ _ACTING = frozenset(
         *("os", "pathlib", "queue", "socket", "sqlite3", "subprocess", "tempfile", "threading"),
         *("time", "urllib"),
         *("save", "savetxt", "savez", "savez_compressed"),
-        *("open", "input", "breakpoint"),
+        *("open", "input", "breakpoint", "stdin", "stdout", "stderr"),
     )
 )
 """Packages, functions and built-ins that do something, or give another answer at each call."""

@@ -17,6 +17,12 @@ import numpy as np
 from probode.reads import Trust, reads, trust
 from probode.user_code import asked, global_names, home, is_user_module, package, slots_of
 
+_ACTORS = {
+    *("_queue", "_thread", "logging", "multiprocessing", "queue", "socket", "sqlite3"),
+    *("subprocess", "threading"),
+}
+"""Packages whose objects are there to do something."""
+
 _DEPTH = 5
 _LARGE = 100_000
 
@@ -53,7 +59,8 @@ class State:
         self._classes: list[tuple[type, dict[str, Any]]] = []
         self._arrays: list[tuple[np.ndarray, np.ndarray]] = []
         self._buffers: list[tuple[Any, bytes]] = []
-        self._written: list[bytes] = []
+        self._foreign: list[tuple[Any, dict[str, Any]]] = []
+        self._written: list[Any] = []
         self._generators: list[tuple[Any, Any]] = []
         self._random = random.getstate(), np.random.get_state()  # noqa: NPY002
         self._visit(fun, 0)
@@ -97,6 +104,7 @@ class State:
             inside = self._members(value)
         else:
             self.acts = self.acts or issubclass(type(value), Iterator | ContextVar)
+            self.acts = self.acts or package(type(value).__module__) in _ACTORS
             content = _content(value)
             if content is not None and content.nbytes <= _LARGE:
                 self._buffers.append((value, bytes(content)))
@@ -132,6 +140,7 @@ class State:
     def _attributes(self, value: Any) -> list[Any]:
         """The attributes of an object of the user's class, and its class."""
         if not is_user_module(type(value).__module__, self._home):
+            self._foreign.append((value, _plain_attributes(value)))
             return []
         attributes = asked(value, "__dict__")
         if type(attributes) is not dict:
@@ -146,19 +155,24 @@ class State:
         if cls.__module__ == "builtins" or not is_user_module(cls.__module__, self._home):
             return []
         self._classes.append((cls, dict(vars(cls))))
-        return [getattr(item, "__func__", item) for item in vars(cls).values()]
+        members = list(vars(cls).values())
+        inside = [asked(item, name) for item in members for name in ("__func__", "fget")]
+        return [*members, *inside]
 
     def mark(self) -> None:
-        """Remember what is in arrays and other memory now."""
+        """Remember what is in arrays, other memory, and objects of other packages now."""
         self._written = self._memory()
 
     def wrote_anew(self) -> bool:
-        """Whether memory has changed since :meth:`mark`: then it is no preallocated result."""
+        """Whether it has changed since :meth:`mark`: then it is no result or cache."""
         return self._memory() != self._written
 
-    def _memory(self) -> list[bytes]:
-        arrays = [array.tobytes() for array, _ in self._arrays]
-        return arrays + [bytes(_content(buffer) or b"") for buffer, _ in self._buffers]
+    def _memory(self) -> list[Any]:
+        return [
+            *(array.tobytes() for array, _ in self._arrays),
+            *(bytes(_content(buffer) or b"") for buffer, _ in self._buffers),
+            *(_plain_attributes(value) for value, _ in self._foreign),
+        ]
 
     def changed(self) -> bool:
         """Whether a list, a dictionary, an attribute or a variable outside has changed.
@@ -189,11 +203,12 @@ class State:
                 now.clear()
                 (now.update if isinstance(now, set) else now.extend)(before)
         for attributes, known in self._dicts:
-            if known.keys() - attributes.keys():
-                attributes.clear()  # for the order of the keys
-            for name in attributes.keys() - known.keys():
-                del attributes[name]
-            attributes.update(known)
+            if attributes.keys() != known.keys() or _differ(attributes.values(), known.values()):
+                if known.keys() - attributes.keys():
+                    attributes.clear()  # for the order of the keys
+                for name in attributes.keys() - known.keys():
+                    del attributes[name]
+                attributes.update(known)
         for value, slots in self._slots:
             now = slots_of(value)
             for name, item in slots.items():
@@ -225,10 +240,21 @@ class State:
                 content = _content(buffer)
             if content is not None and content.nbytes == len(start):
                 content[:] = start
+        for value, plain in self._foreign:
+            if _plain_attributes(value) != plain:
+                vars(value).update(plain)
         for generator, state in self._generators:
             generator.state = state
         random.setstate(self._random[0])
         np.random.set_state(self._random[1])  # noqa: NPY002
+
+
+def _plain_attributes(value: Any) -> dict[str, Any]:
+    """Numbers and text that an object holds, such as how often it was asked."""
+    attributes = asked(value, "__dict__")
+    if type(attributes) is not dict:
+        return {}
+    return {name: item for name, item in attributes.items() if type(item) in (int, float, str)}
 
 
 def _content(value: Any) -> memoryview | None:
