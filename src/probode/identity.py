@@ -31,6 +31,7 @@ from probode.user_code import (
     can_be_copied,
     generated_members,
     home,
+    is_ours,
     is_user_module,
 )
 
@@ -273,7 +274,8 @@ class _Keys:
     def _function(self, function: types.FunctionType, depth: int) -> Hashable:
         if not self._is_user(function.__module__):
             return _trusted(function)
-        if trust(function) is not Trust.KNOWN:
+        ours = is_ours(function.__module__)  # whose globals stay as they are
+        if not ours and trust(function) is not Trust.KNOWN:
             raise NoKey
         cells = []
         for cell in function.__closure__ or ():
@@ -288,7 +290,7 @@ class _Keys:
             tuple(
                 (name, self._variable(namespace, name, namespace[name], depth))
                 for name in reads(function.__code__).names
-                if name in namespace
+                if name in namespace and not ours
             ),
             self.key(function.__defaults__, depth),
             self.key(function.__kwdefaults__, depth),

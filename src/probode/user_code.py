@@ -24,6 +24,11 @@ def package(module: str | None) -> str:
     return (module or "").partition(".")[0]
 
 
+def is_ours(module: str | None) -> bool:
+    """Whether a module belongs to this library."""
+    return package(module) == _OURS
+
+
 def is_user_module(name: str | None, home: str) -> bool:
     """Whether a module is user code: neither installed nor part of Python, or ``home`` itself."""
     root = package(name)

@@ -17,25 +17,22 @@ Numbers that the function reads (from its closure, from globals, attributes, dic
 constants of the trace, or inputs where ``numbers`` says so.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
-from probode.identity import Place
 from probode.precision import double_precision
 from probode.program import Program
 from probode.tracing import operators, scalars
-from probode.tracing.arrays import TracedArray, unwrap
 from probode.tracing.effects import State
 from probode.tracing.evaluate import Evaluator, count_equations
-from probode.tracing.rewrite import Rewriter
 from probode.tracing.verify import Reference
 from probode.tracing.watch import OPERATION_LIMIT, watch
+from probode.tracing.ways import Numbers, as_it_is, as_jax, in_order, with_arrays, with_scalars
 
 __all__ = ["Numbers", "Traceable", "as_jax", "make_traceable"]
 
@@ -68,54 +65,6 @@ class Traceable:
     path: str
     is_of_jax: bool = False
     is_cheap: bool = False
-
-
-class Numbers:
-    """Numbers that become inputs of a trace: those in given places.
-
-    Attributes
-    ----------
-    values, replaced
-        The numbers by their places; the places where one was replaced while tracing.
-    """
-
-    __slots__ = ("replaced", "values")  # no attributes: what is bound to places has no key
-
-    def __init__(self, values: Mapping[Place, Any]) -> None:
-        self.values = dict(values)
-        self.replaced: set[Place] = set()
-
-    def take(self, args: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[Place, Any]]:
-        """Split arguments into those of the function, and the numbers, which come last."""
-        if not self.values:
-            return args, {}
-        *rest, values = args
-        return tuple(rest), dict(zip(self.values, values, strict=True))
-
-    def after(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Arguments with the numbers behind."""
-        return (*args, tuple(self.values.values())) if self.values else tuple(args)
-
-
-def as_jax(fun: Callable[..., Any], numbers: Numbers) -> Callable[..., Any]:
-    """``fun`` as JAX sees it, with ``numbers`` as the last argument (if there are any).
-
-    A refusal of JAX that ``fun`` swallows comes through.
-    """
-
-    def function(t: Any, y: Any, *args: Any) -> Any:
-        rest, values = numbers.take(args)
-        run = fun
-        if values:
-            rewrite = Rewriter(fun, lambda value: None, lambda array: array, values)
-            run = rewrite(fun)
-            numbers.replaced |= rewrite.replaced
-        watch.start()
-        result = run(t, y, *rest)
-        watch.finish()
-        return result
-
-    return function
 
 
 def make_traceable(
@@ -174,7 +123,7 @@ def _climb(
 ) -> Traceable | None:
     t0, given = t_span[0], numbers.after(args)
     if state.speaks_jax:
-        plain = _prepare(_as_it_is(fun, Numbers({})), args)
+        plain = _prepare(as_it_is(fun, Numbers({})), args)
         program = _jax_program(plain, t0, y0, args)
         if program is not None and not state.changed():
             if not numbers.values:
@@ -184,7 +133,7 @@ def _climb(
             reference = Reference(
                 lambda t, y: known(np.float64(t), y, *program[1]), (), t_span, y0, extra_points
             )
-            function = _prepare(_as_it_is(fun, numbers), given)
+            function = _prepare(as_it_is(fun, numbers), given)
             works = _works(function, reference, t0, y0, given)
             return Traceable(function, "jax", is_of_jax=True) if works else None
         if state.handles_errors:  # among them, those of JAX about our stand-ins
@@ -204,72 +153,10 @@ def _rungs(
     fun: Callable[..., Any], y0: np.ndarray, seconds: float, careful: bool, numbers: Numbers
 ) -> Iterator[tuple[str, Callable[..., jax.Array]]]:
     if seconds < _SLOW and not careful:  # stand-ins remember every error, JAX's tracers some
-        yield "jax", _as_it_is(fun, numbers)
-    yield "numpy", _with_arrays(fun, careful, numbers)
+        yield "jax", as_it_is(fun, numbers)
+    yield "numpy", with_arrays(fun, careful, numbers)
     if y0.size <= scalars.SIZE_LIMIT and not watch.too_long:
-        yield "scalars", _with_scalars(fun, careful, numbers)
-
-
-# The three ways to run a function ---------------------------------------------------------------
-
-
-def _as_it_is(fun: Callable[..., Any], numbers: Numbers) -> Callable[..., jax.Array]:
-    seen = as_jax(fun, numbers)
-
-    def function(t: Any, y: Any, *args: Any) -> jax.Array:
-        return _output(seen(t, y, *args))
-
-    return function
-
-
-def _with_arrays(
-    fun: Callable[..., Any], careful: bool, numbers: Numbers
-) -> Callable[..., jax.Array]:
-    def function(t: Any, y: Any, *args: Any) -> jax.Array:
-        rest, values = numbers.take(args)
-        inside = {place: TracedArray(jnp.asarray(value)) for place, value in values.items()}
-        rewrite = Rewriter(fun, numbers=inside)
-
-        def enter(leaf: Any) -> Any:
-            return TracedArray(leaf) if isinstance(leaf, jax.Array) else rewrite(leaf)
-
-        given = (jnp.asarray(t), jnp.asarray(y), *rest)
-        inputs = _in_order(given, jax.tree.map(enter, given))
-        watch.start(careful)
-        result = rewrite(fun)(*inputs)
-        watch.finish()
-        numbers.replaced |= rewrite.replaced
-        return _output(unwrap(result, as_array=True))
-
-    return function
-
-
-def _with_scalars(
-    fun: Callable[..., Any], careful: bool, numbers: Numbers
-) -> Callable[..., jax.Array]:
-    def function(t: Any, y: Any, *args: Any) -> jax.Array:
-        rest, values = numbers.take(args)
-        watch.start(careful)
-        inside = {place: scalars.scatter(jnp.asarray(value)) for place, value in values.items()}
-        rewrite = Rewriter(fun, scalars.stand_in, lambda array: array, inside)
-        given = (jnp.asarray(t), jnp.asarray(y), *rest)
-        inputs = _in_order(given, jax.tree.map(scalars.scatter, given))
-        result = rewrite(fun)(*inputs)
-        watch.finish()
-        numbers.replaced |= rewrite.replaced
-        return _output(scalars.gather(result))
-
-    return function
-
-
-def _output(value: Any) -> jax.Array:
-    """What a function returned, as an array of float64 of whatever shape."""
-    if value is None:
-        raise TypeError("The function returned None: does it end with a return statement?")
-    array = jnp.asarray(value)
-    if jnp.iscomplexobj(array):
-        raise TypeError(f"The function must return real numbers, got {array.dtype}.")
-    return array.astype(jnp.float64)
+        yield "scalars", with_scalars(fun, careful, numbers)
 
 
 def _prepare(
@@ -283,7 +170,7 @@ def _prepare(
 
     def prepared(t: Any, y: Any, *args: Any) -> jax.Array:
         try:
-            return function(t, y, *_in_order(given, args))
+            return function(t, y, *in_order(given, args))
         except jax.errors.ConcretizationTypeError:
             raise
         except Exception as error:
@@ -295,15 +182,6 @@ def _prepare(
             raise
 
     return prepared
-
-
-def _in_order(given: Any, value: Any) -> Any:
-    """``value`` with the keys of dictionaries in the order in which they were given."""
-    if type(given) is dict and type(value) is dict and given.keys() == value.keys():
-        return {key: _in_order(item, value[key]) for key, item in given.items()}
-    if type(given) in (list, tuple) and type(value) is type(given) and len(given) == len(value):
-        return type(given)(_in_order(*pair) for pair in zip(given, value, strict=True))
-    return value
 
 
 # Whether it worked --------------------------------------------------------------------------------
