@@ -15,8 +15,9 @@ from snippets.numpy_functions import pendulum_math
 
 from probode.precision import double_precision
 from probode.problem import bind
-from probode.tracing import _in_order, make_traceable
+from probode.tracing import make_traceable
 from probode.tracing.evaluate import Evaluator
+from probode.tracing.ways import in_order
 
 
 @pytest.mark.parametrize("s", STAYS, ids=ids(STAYS))
@@ -73,7 +74,7 @@ def test_numbers_among_the_arguments_are_data(s: Snippet) -> None:
         is_real = isinstance(leaf, float) or getattr(leaf, "dtype", None) == np.float64
         return 1.1 * leaf if is_real else leaf
 
-    expected = s.fun(0.5, y0.copy(), *_in_order(s.args, jax.tree.map(changed, s.args)))
+    expected = s.fun(0.5, y0.copy(), *in_order(s.args, jax.tree.map(changed, s.args)))
     np.testing.assert_allclose(value, np.ravel(expected), rtol=1e-11)
 
 

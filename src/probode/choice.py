@@ -151,6 +151,7 @@ def stability_limit(order: int, evaluations: int = 1) -> float:
     return low
 
 
+@np.errstate(all="ignore")  # f is tried where the solution need not go
 def spectral_radius(
     function: Callable[[float, np.ndarray], Any], t: float, y: np.ndarray, rounds: int = 6
 ) -> float:
@@ -185,6 +186,7 @@ class Pace(NamedTuple):
     """``|y''| / |y'|``: how often the slope changes by as much as itself."""
 
 
+@np.errstate(all="ignore")  # f is tried where the solution need not go
 def pace(
     function: Callable[[float, np.ndarray], Any], t: float, y: np.ndarray, length: float
 ) -> Pace:

@@ -203,6 +203,7 @@ def _first_step(
     """Hairer, Nørsett & Wanner, Section II.4."""
     scale = np.asarray(control.atol) + np.asarray(control.rtol) * np.abs(y0)
 
+    @np.errstate(all="ignore")  # an infinite norm is judged below
     def norm(x: np.ndarray) -> float:
         return float(np.sqrt(np.mean((x / scale) ** 2)))
 

@@ -3,23 +3,37 @@
 Tracing takes milliseconds, a solve often less. So what was traced is remembered, under a key made
 of the function's code and of the *values* that it reads: constants, defaults, closure, globals,
 attributes of its object, helpers in turn. Two lambdas made by the same line are the same function;
-the same function after a change of a global it reads is not. Where a value cannot be compared there
-is no key, and the function is traced each time.
+the same function after a change of a global it reads is not. There is a key only where everything
+that the function reads is known to be in it: what cannot be compared, or lies behind a call (a
+file, the environment, another package's objects: ``reads``), gives none, and the function is traced
+each time.
+
+The numbers among these values can be told apart from all the rest (:func:`signature_of`): functions
+that differ in numbers only may share a trace in which these are inputs.
 """
 
+import dataclasses
 import functools
 import hashlib
-import sys
 import types
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator
-from typing import Any
+from collections.abc import Callable, Hashable
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-_OURS = __name__.partition(".")[0]
+from probode.reads import Trust, reads, trust, trust_in_callable
+from probode.user_code import (
+    COPIED_MEMBERS,
+    KEPT_MEMBERS,
+    can_be_copied,
+    generated_members,
+    home,
+    is_ours,
+    is_user_module,
+)
 
 _DEPTH = 6
 _ITEMS = 1000
@@ -28,7 +42,12 @@ _DIGEST = 512
 """Arrays of more bytes enter as a digest."""
 
 _PLAIN = (bool, int, str, bytes, type(None), type(Ellipsis), slice, range)
-_BY_IDENTITY = (types.BuiltinFunctionType, types.ModuleType, np.ufunc, np.dtype, jax.Array)
+_BY_IDENTITY = (np.ufunc, np.dtype, jax.Array, type(np.sum))
+_PLAIN_LAYOUT = object.__basicsize__ + 2 * np.dtype(np.intp).itemsize
+"""Size of an object with nothing but attributes: a larger one keeps something elsewhere."""
+
+_NUMBERS_AT_MOST = 100
+"""Larger arrays are no parameters: they count by their content."""
 
 
 class NoKey(Exception):
@@ -57,44 +76,55 @@ class Same:
         return value is not None and value is other._reference()
 
 
-def global_names(code: types.CodeType) -> Iterator[str]:
-    """Names that a function, or a function inside it, may look up."""
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from global_names(constant)
-
-
-def package(module: str | None) -> str:
-    """The top level of a module's name."""
-    return (module or "").partition(".")[0]
-
-
-def is_user_module(name: str | None, home: str) -> bool:
-    """Whether a module is user code: neither installed nor part of Python, or ``home`` itself."""
-    root = package(name)
-    if root in (home, _OURS) or name == "__main__":
-        return True
-    if root in sys.stdlib_module_names:
-        return False
-    file = getattr(sys.modules.get(name or ""), "__file__", None)
-    return file is None or not ("site-packages" in file or "dist-packages" in file)
-
-
-def home(fun: Any) -> str:
-    """The package where a callable was defined, seen through partials and wrappers of ours."""
-    name = package(getattr(fun, "__module__", None) or type(fun).__module__)
-    inside: list[Any] = []
-    if isinstance(fun, functools.partial):
-        inside = [fun.func]
-    elif name == _OURS and isinstance(fun, types.FunctionType):
-        inside = [cell.cell_contents for cell in fun.__closure__ or ()]
-    return next((home(item) for item in inside if callable(item)), name)
-
-
 def key_of(fun: Any) -> Hashable:
     """A key that is equal for functions that compute the same; raises :class:`NoKey`."""
     return _Keys(home(fun)).key(fun, 0)
+
+
+Place = tuple[int, Hashable]
+"""Where a number stands: the id of a cell, dictionary, list or tuple, and the entry in it."""
+
+
+class Signature(NamedTuple):
+    """Functions without the numbers that they read, and the numbers.
+
+    ``structure`` is equal for functions that differ in nothing but ``numbers`` (floats and small
+    arrays of them, at ``places`` where they can be replaced).
+    """
+
+    structure: Hashable
+    places: tuple[Place, ...]
+    numbers: tuple[Any, ...]
+
+    def values(self) -> tuple[Hashable, ...]:
+        """The numbers, to be compared."""
+        return tuple(number_key(number) for number in self.numbers)
+
+
+def signature_of(*functions: Any) -> Signature:
+    """What ``functions`` (or ``None``) are, apart from numbers; raises :class:`NoKey`."""
+    found = _Numbers({}, set())
+    structure = tuple(_Keys(home(fun), found).key(fun, 0) for fun in functions)
+    free: dict[Place, Any] = {}
+    fixed = []
+    for place, (_, value) in found.known.items():
+        if place in found.fixed:
+            fixed.append(number_key(value))
+        else:
+            free[place] = value
+    return Signature((structure, tuple(fixed)), tuple(free), tuple(free.values()))
+
+
+class _Numbers(NamedTuple):
+    """Numbers by where they stand, and those that code reads which sees no replacement."""
+
+    known: dict[Place, tuple[int, Any]]
+    fixed: set[Place]
+
+
+def number_key(number: Any) -> Hashable:
+    """A number or array by its value: NaN equals NaN, and -0.0 is not 0.0."""
+    return repr(number) if type(number) is float else _array(number)
 
 
 class Memory:
@@ -147,8 +177,16 @@ def key_of_arguments(leaves: list[Any]) -> Hashable:
 
 
 class _Keys:
-    def __init__(self, home: str) -> None:
+    """Keys of values; with ``numbers``, these are collected there and left out of the keys.
+
+    What ``tracing.rewrite`` copies is where numbers can be replaced: functions, methods, partials,
+    lists, tuples, dictionaries and objects of plain classes.
+    """
+
+    def __init__(self, home: str, numbers: _Numbers | None = None) -> None:
         self._home = home
+        self._numbers = numbers
+        self._is_fixed = False
         self._open: list[int] = []
         """Functions and objects being looked into: they may refer to each other."""
 
@@ -160,27 +198,54 @@ class _Keys:
             return (kind, repr(value))  # NaN equals NaN, and -0.0 is not 0.0
         if kind is types.FunctionType:
             return self._within(value, depth, self._function)
-        if isinstance(value, np.ndarray | np.generic):
+        if kind is np.ndarray or isinstance(value, np.generic):
             return _array(value)
         if isinstance(value, jax.core.Tracer):
             raise NoKey
         if isinstance(value, _BY_IDENTITY):
-            if isinstance(value, types.ModuleType) and self._is_user(value.__name__):
-                raise NoKey  # any of its variables may be read
-            return Same(value)
+            return _trusted(value)
         if depth > _DEPTH:
             raise NoKey
         if kind in (tuple, list, dict):
             return self._container(value, depth)
+        if kind is types.SimpleNamespace:
+            return (kind, self._container(vars(value), depth))
         if kind is types.MethodType:
             return (kind, self.key(value.__func__, depth), self.key(value.__self__, depth + 1))
         if kind is functools.partial:
-            return (kind, self.key((value.func, value.args, value.keywords), depth))
-        if isinstance(value, type):
-            return self._within(value, depth, self._class)
-        if type(value).__module__.startswith(("jax", "numpy")) and callable(value):
-            return Same(value)  # compiled functions, NumPy's own functions
-        return self._within(value, depth, self._object)
+            parts = (value.func, value.args, value.keywords)
+            return (kind, *(self.key(part, depth) for part in parts))
+        if callable(value) and kind.__module__.startswith("jax"):
+            return Same(value)  # a compiled function: what it reads was read when it was traced
+        look: Callable[[Any, int], Hashable] = self._object
+        if kind is types.BuiltinFunctionType:
+            look = self._builtin
+        elif kind is np.vectorize:
+            look = self._vectorized
+        elif isinstance(value, type):
+            look = self._class
+        elif can_be_copied(kind, self._home):
+            return self._within(value, depth, look)
+        return self._fixed(self._within, value, depth, look)
+
+    def _fixed(self, look: Callable[..., Hashable], *args: Any) -> Hashable:
+        """A key of what is not copied: the numbers that it reads are part of it."""
+        before, self._is_fixed = self._is_fixed, True
+        try:
+            return look(*args)
+        finally:
+            self._is_fixed = before
+
+    def _entry(self, owner: Any, slot: Hashable, value: Any, depth: int) -> Hashable:
+        """What stands in a place; a number counts by its type where it can be replaced."""
+        if self._numbers is None or not is_number(value):
+            return self.key(value, depth)
+        place, known = (id(owner), slot), self._numbers.known
+        if self._is_fixed:
+            self._numbers.fixed.add(place)
+        index, _ = known.setdefault(place, (len(known), value))
+        kind = float if type(value) is float else (type(value), value.shape)
+        return ("number", index, kind)
 
     def _is_user(self, module: str | None) -> bool:
         return is_user_module(module, self._home)
@@ -197,16 +262,25 @@ class _Keys:
     def _container(self, value: Any, depth: int) -> Hashable:
         if len(value) > _ITEMS:
             raise NoKey
-        items = value.items() if isinstance(value, dict) else value
-        return (type(value), tuple(self.key(item, depth + 1) for item in items))
+        items: Any = value.items() if isinstance(value, dict) else enumerate(value)
+        return (
+            type(value),
+            tuple(
+                (self.key(slot, depth + 1), self._entry(value, slot, item, depth + 1))
+                for slot, item in items
+            ),
+        )
 
     def _function(self, function: types.FunctionType, depth: int) -> Hashable:
         if not self._is_user(function.__module__):
-            return Same(function)
+            return _trusted(function)
+        ours = is_ours(function.__module__)  # whose globals stay as they are
+        if not ours and trust(function) is not Trust.KNOWN:
+            raise NoKey
         cells = []
         for cell in function.__closure__ or ():
             try:
-                cells.append(self.key(cell.cell_contents, depth + 1))
+                cells.append(self._variable(cell, None, cell.cell_contents, depth))
             except ValueError:  # not assigned yet
                 cells.append(None)
         namespace = function.__globals__
@@ -214,36 +288,94 @@ class _Keys:
             function.__code__,
             tuple(cells),
             tuple(
-                (name, self.key(namespace[name], depth + 1))
-                for name in dict.fromkeys(global_names(function.__code__))
-                if name in namespace
+                (name, self._variable(namespace, name, namespace[name], depth))
+                for name in reads(function.__code__).names
+                if name in namespace and not ours
             ),
             self.key(function.__defaults__, depth),
             self.key(function.__kwdefaults__, depth),
-            self.key(function.__dict__, depth) if function.__dict__ else None,
+            self._fixed(self.key, function.__dict__, depth) if function.__dict__ else None,
         )
+
+    def _variable(self, owner: Any, slot: Hashable, value: Any, depth: int) -> Hashable:
+        """A variable of a function; what is asked of a module was judged with the function."""
+        if isinstance(value, types.ModuleType):
+            return Same(value)
+        return self._entry(owner, slot, value, depth + 1)
 
     def _class(self, cls: type, depth: int) -> Hashable:
         if not self._is_user(cls.__module__) or cls.__module__ == "builtins":
-            return Same(cls)
-        members = [
-            (name, self.key(_unwrapped(item), depth + 1))
-            for base in cls.__mro__
-            if self._is_user(base.__module__) and base.__module__ != "builtins"
-            for name, item in vars(base).items()
-            if name not in ("__dict__", "__weakref__", "__doc__", "__module__")
-            and not isinstance(item, types.GetSetDescriptorType | types.MemberDescriptorType)
+            return _trusted(cls)
+        if self._is_user(type(cls).__module__) and type(cls).__module__ != "builtins":
+            raise NoKey  # a metaclass may answer for the class
+        members = []
+        for base in cls.__mro__:
+            if base.__module__ == "builtins" or not self._is_user(base.__module__):
+                members.append(("", _trusted(base)))
+                continue
+            for name, item in vars(base).items():
+                if name in generated_members(base) or isinstance(
+                    item, types.GetSetDescriptorType | types.MemberDescriptorType
+                ):
+                    continue
+                is_copied = isinstance(item, COPIED_MEMBERS) and name not in KEPT_MEMBERS
+                look = self.key if is_copied else functools.partial(self._fixed, self.key)
+                members.append((name, look(_unwrapped(item), depth + 1)))
+        factories = [
+            (name, self.key(field.default_factory, depth + 1))
+            for name, field in getattr(cls, "__dataclass_fields__", {}).items()
+            if field.default_factory is not dataclasses.MISSING
         ]
-        return (Same(cls), tuple(members))
+        return (Same(cls), tuple(members), tuple(factories))
 
     def _object(self, value: Any, depth: int) -> Hashable:
         """An object of the user's class: its class, and its attributes."""
-        attributes = getattr(value, "__dict__", None)
-        if type(attributes) is not dict or not self._is_user(type(value).__module__):
+        cls = type(value)
+        if not self._is_user(cls.__module__):
             raise NoKey
-        if any("__slots__" in vars(base) for base in type(value).__mro__):
+        if isinstance(value, tuple) and hasattr(cls, "_fields"):  # a named tuple
+            return (self.key(cls, depth), *(self.key(item, depth + 1) for item in value))
+        try:
+            attributes = object.__getattribute__(value, "__dict__")
+        except AttributeError:
+            raise NoKey from None
+        if type(attributes) is not dict or cls.__basicsize__ > _PLAIN_LAYOUT or cls.__itemsize__:
             raise NoKey
-        return (self.key(type(value), depth), self._container(attributes, depth))
+        if any("__slots__" in vars(base) for base in cls.__mro__ if self._is_user(base.__module__)):
+            raise NoKey
+        return (self._within(cls, depth, self._class), self._container(attributes, depth))
+
+    def _builtin(self, function: types.BuiltinFunctionType, depth: int) -> Hashable:
+        """A function of a module, or a method bound to an object of C."""
+        owner = function.__self__
+        if owner is None or isinstance(owner, types.ModuleType):
+            return _trusted(function)
+        return (function.__name__, self.key(owner, depth + 1))
+
+    def _vectorized(self, value: np.vectorize, depth: int) -> Hashable:
+        return self.key((value.pyfunc, value.otypes, value.signature), depth)
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a number, or an array of few, as parameters are."""
+    if type(value) is float or type(value) is np.float64:
+        return True
+    return type(value) is np.ndarray and value.dtype == float and value.size <= _NUMBERS_AT_MOST
+
+
+def _trusted(value: Any) -> Hashable:
+    """A function or class of another package, by identity."""
+    if callable(value) and trust_in_callable(value) is not Trust.KNOWN:
+        raise NoKey
+    if isinstance(value, np.ufunc) and _calls_python(value):
+        raise NoKey
+    return Same(value)
+
+
+@functools.lru_cache(maxsize=1024)
+def _calls_python(ufunc: np.ufunc) -> bool:
+    """Whether a ufunc was made of a Python function."""
+    return all("O" in signature for signature in ufunc.types)
 
 
 def _unwrapped(item: Any) -> Any:

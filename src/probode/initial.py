@@ -129,6 +129,7 @@ class RungeKuttaStart:
         return fit_derivatives(values, slopes, h, order)
 
 
+@np.errstate(all="ignore")  # a start that overflows is seen in the first step
 def fit_derivatives(values: Any, slopes: Any, h: Any, order: int) -> Start:
     """Derivatives at the first of equidistant nodes (``h`` apart), from values and slopes there.
 

@@ -254,46 +254,53 @@ def _integrate(
     limits = [limit for limit in (options.max_num_steps, budget) if limit is not None]
     user = UserFunction(fun, arguments, vectorized, options, solver, embedding)
     y0 = embedding.flatten(start)
-    watch = None
-    if watched is not None and any(np.isfinite(event.terminal) for event in watched):
-        watch = events.Watch(watched, embedding.values)
     with (
         with_progress(options.progress, t0, tf, options.callback) as callback,
         double_precision(),
         one_blas_thread(),
     ):
-        monitor = Monitor(min(limits, default=None), options.time_limit, callback, y0.shape, watch)
         if isinstance(control, PControl):
             control = control.flat(y0.shape)
         method = solver.method(y0.size)
-        traced = user.traced(t0, tf, y0)
-        found = None if traced is None else switches(traced.field, t0, tf)
-        if isinstance(control, PControl):
-            times = suspects if found is None else np.concatenate([found.times, suspects])
-            control = control.with_stops(stops_before(times, t0, tf), tf)
-        if traced is not None:
-            initialization = solver.initialization
-            if options.initialization is not None:
-                initialization = type(solver)(
-                    solver.order, initialization=options.initialization
-                ).initialization
-            given = Fallback(Inputs(method, initialization, traced.field, control, t0, tf, y0))
-            final, status, chunks = engine.solve_all(given, monitor)
-            extra = loop.start_evaluations(given.inputs.initialization, control, solver.order)
-            known: Any = given.inputs.field
-            notes, path = tuple(given.notes), traced.path
-        else:
-            said: list[str] = []
-            hosted = user.on_host(y0.size)
-            hosted = hosted._replace(jacobian=guarded_on_host(hosted.jacobian, said))
-            final, status, chunks, extra = host.solve_on_host(
-                method, hosted, control, t0, tf, y0, monitor
+        for traced in (user.traced(t0, tf, y0), None):
+            watch = None
+            if watched is not None and any(np.isfinite(event.terminal) for event in watched):
+                watch = events.Watch(watched, embedding.values)
+            monitor = Monitor(
+                min(limits, default=None), options.time_limit, callback, y0.shape, watch
             )
-            known = HostProblem(hosted.function, hosted.jacobian)
-            notes, path = tuple(said), "python"
-        if status == Status.MAX_STEPS and int(final.counts.attempted) == budget:
-            return None
-        nodes = node_path(method, final, chunks, options.smooth)
+            found = None if traced is None else switches(traced.field, t0, tf)
+            if isinstance(control, PControl):
+                times = suspects if found is None else np.concatenate([found.times, suspects])
+                control = control.with_stops(stops_before(times, t0, tf), tf)
+            if traced is not None:
+                initialization = solver.initialization
+                if options.initialization is not None:
+                    initialization = type(solver)(
+                        solver.order, initialization=options.initialization
+                    ).initialization
+                given = Fallback(Inputs(method, initialization, traced.field, control, t0, tf, y0))
+                final, status, chunks = engine.solve_all(given, monitor)
+                extra = loop.start_evaluations(given.inputs.initialization, control, solver.order)
+                known: Any = given.inputs.field
+                notes, path = tuple(given.notes), traced.path
+            else:
+                said: list[str] = []
+                hosted = user.on_host(y0.size)
+                hosted = hosted._replace(jacobian=guarded_on_host(hosted.jacobian, said))
+                final, status, chunks, extra = host.solve_on_host(
+                    method, hosted, control, t0, tf, y0, monitor
+                )
+                known = HostProblem(hosted.function, hosted.jacobian)
+                notes, path = tuple(said), "python"
+            if status == Status.MAX_STEPS and int(final.counts.attempted) == budget:
+                return None
+            nodes = node_path(method, final, chunks, options.smooth)
+            rows = nodes.rows
+            if traced is None or user.still_holds(
+                traced, np.asarray(rows.t), np.asarray(rows.mean)
+            ):
+                break
         posterior = build_posterior(
             solver, method, y0.shape, control, nodes, final, np.asarray(status.value), extra, path
         )

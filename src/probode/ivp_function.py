@@ -1,4 +1,9 @@
-"""The user's function as the solvers see it: traced where possible, else called from Python."""
+"""The user's function as the solvers see it: traced where possible, else called from Python.
+
+A trace is remembered under what the function reads (``identity``). Once the same code has come with
+other numbers, these become inputs of a second trace, which serves all numbers to come: a fit whose
+residual defines the function anew over its parameters compiles twice, not every time.
+"""
 
 import logging
 from collections.abc import Callable
@@ -9,24 +14,38 @@ import numpy as np
 
 from probode.finite_differences import finite_difference_jacobian
 from probode.host import HostField
-from probode.identity import Memory, key_of, key_of_arguments
+from probode.identity import Memory, NoKey, Signature, key_of_arguments, signature_of
 from probode.ivp_options import Options
 from probode.ivp_result import Embedding
+from probode.lifting import Shared
 from probode.problem import Field, bind
 from probode.solvers import Solver
-from probode.tracing import make_traceable
+from probode.tracing import Numbers, as_jax, make_traceable
+from probode.tracing.evaluate import Evaluator
+from probode.tracing.verify import TOLERANCE, equals
 
 logger = logging.getLogger("probode")
 
 _KNOWN_FUNCTIONS = Memory(256)
 """Functions that were traced before, or found to be untraceable."""
+_KNOWN_CODE = Memory(256)
+"""The same apart from the numbers that they read: :class:`Shared`."""
+
+_CHECKS = 8
+"""Steps at which a function that may have changed is compared with its trace."""
 
 
 class Traced(NamedTuple):
-    """A vector field that compiles, and the way it was traced."""
+    """A vector field that compiles, and the way it was traced.
+
+    ``checks`` is the number of steps at which the function is called again after a solve, to be
+    compared with the trace.
+    """
 
     field: Field
     path: str
+    checks: int
+    numbers: Numbers
 
 
 class UserFunction(NamedTuple):
@@ -46,33 +65,94 @@ class UserFunction(NamedTuple):
         neither traced nor compared with the original again.
         """
         leaves, tree = jax.tree.flatten(self.args)
-        found = _KNOWN_FUNCTIONS.get(
-            lambda: (
-                key_of(self.fun),
-                key_of(self.options.jac),
-                key_of_arguments(leaves),
-                tree,
-                y0.shape,
-                self.vectorized,
-                self.embedding,
-                self.solver.jacobian,
-            ),
-            lambda: self._trace(t0, t1, y0),
-            lambda found: found is None or found.field.may_be_kept(),
-        )
-        return found and found._replace(field=found.field.with_arguments(self.args))
-
-    def _trace(self, t0: float, t1: float, y0: np.ndarray) -> Traced | None:
-        traceable = make_traceable(self._single(), (t0, t1), y0, self.args)
-        if traceable is None:
-            logger.warning(
-                "%s cannot be traced: the solver is driven from Python, at a fraction of the "
-                "speed. Replace branches on values (if, max, min, float) by numpy.where, "
-                "numpy.maximum and the like.",
-                getattr(self.fun, "__name__", "the function"),
+        try:
+            signature = signature_of(self.fun, self.options.jac)
+            kind = (
+                *(signature.structure, key_of_arguments(leaves), tree, y0.shape),
+                *(self.vectorized, self.embedding, self.solver.jacobian),
             )
+        except NoKey:
+            return self._trace(t0, t1, y0, certain=False)
+        found: Traced | None = _KNOWN_FUNCTIONS.get(
+            lambda: (kind, signature.values()),
+            lambda: self._trace_or_share(kind, signature, t0, t1, y0),
+            lambda found: found is None or (not found.numbers.values and found.field.may_be_kept()),
+        )
+        return found and found._replace(
+            field=found.field.with_arguments(found.numbers.after(self.args))
+        )
+
+    def _trace_or_share(
+        self, kind: Any, signature: Signature, t0: float, t1: float, y0: np.ndarray
+    ) -> Traced | None:
+        """Another function of the same code with the numbers of this one, or a new trace."""
+        shared: Shared = _KNOWN_CODE.get(lambda: kind, lambda: Shared(signature))
+
+        def lift(numbers: Numbers) -> Traced | None:
+            return self._trace(t0, t1, y0, numbers)
+
+        found = shared.get(signature, lift)
+        return found or self._trace(t0, t1, y0)
+
+    def _trace(
+        self,
+        t0: float,
+        t1: float,
+        y0: np.ndarray,
+        numbers: Numbers | None = None,
+        *,
+        certain: bool = True,
+    ) -> Traced | None:
+        lifted = numbers or Numbers({})
+        found = make_traceable(self._single(), (t0, t1), y0, self.args, numbers=lifted)
+        if found is None:
+            if numbers is None:
+                logger.warning(
+                    "%s cannot be traced: the solver is driven from Python, at a fraction of the "
+                    "speed. Replace branches on values (if, max, min, float) by numpy.where, "
+                    "numpy.maximum and the like.",
+                    self._name,
+                )
             return None
-        return Traced(self._field(traceable.function, t0, y0), traceable.path)
+        checks = 0 if found.is_of_jax else _CHECKS if not certain else int(found.is_cheap)
+        field = self._field(found.function, t0, y0, lifted)
+        return Traced(field, found.path, checks, lifted)
+
+    @property
+    def _name(self) -> str:
+        return getattr(self.fun, "__name__", "the function")
+
+    def still_holds(self, traced: Traced, t: np.ndarray, mean: np.ndarray) -> bool:
+        """Whether Python gives the values of the trace at steps of a solve.
+
+        ``mean`` has the state and its derivatives; at the start the first of these is the value.
+        """
+        if traced.checks == 0:
+            return True
+        single, field = self._single(), traced.field
+
+        def value(i: int) -> np.ndarray:
+            y = np.array(mean[i, 0])
+            return np.asarray(single(float(t[i]), y, *self.args), float).reshape(-1)
+
+        with np.errstate(all="ignore"):
+            if traced.checks == 1:
+                found = value(0)
+                if (np.abs(found - mean[0, 1]) <= TOLERANCE * np.abs(found)).all():
+                    return True
+            program = Evaluator(field.program.closed(field.constants))
+            some = np.unique(np.linspace(0, len(t) - 1, traced.checks).astype(int))
+            holds = all(
+                equals(program, value(i), np.float64(t[i]), np.asarray(mean[i, 0]), *field.args)
+                for i in some
+            )
+        if not holds:
+            logger.warning(
+                "%s gives other values now than when it was traced: it reads something that has "
+                "changed since. The solver is driven from Python, at a fraction of the speed.",
+                self._name,
+            )
+        return holds
 
     def on_host(self, n: int) -> HostField:
         """Called from Python, with the user's Jacobian or finite differences."""
@@ -107,19 +187,27 @@ class UserFunction(NamedTuple):
 
         return single
 
-    def _field(self, function: Callable[..., Any], t0: float, y0: np.ndarray) -> Field:
+    def _field(
+        self, function: Callable[..., Any], t0: float, y0: np.ndarray, numbers: Numbers
+    ) -> Field:
         """The traced problem; the user's Jacobian where it can be traced, else the exact one."""
         diagonal = self.solver.jacobian == "diagonal"
-        start: tuple[Any, Any] = (np.asarray(t0), np.asarray(y0))
+        start: tuple[Any, Any, Any] = (
+            np.asarray(t0),
+            np.asarray(y0),
+            numbers.after(self.args),
+        )
         jac = self.options.jac
         if jac is not None and self.solver.jacobian != "none" and not self.embedding.is_complex:
             if not callable(jac):
                 jac = np.asarray(jac.toarray() if hasattr(jac, "toarray") else jac, float)
+            else:
+                jac = as_jax(jac, numbers)
             try:
-                return bind(function, *start, self.args, jac, diagonal=diagonal)
+                return bind(function, *start, jac, diagonal=diagonal)
             except Exception:  # NumPy or sparse code: automatic differentiation gives the same
                 logger.debug("jac cannot be traced: automatic differentiation is used instead.")
-        return bind(function, *start, self.args, None, diagonal=diagonal)
+        return bind(function, *start, None, diagonal=diagonal)
 
     def _host_jacobian(
         self, function: Callable[[float, np.ndarray], np.ndarray]

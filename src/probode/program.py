@@ -44,8 +44,12 @@ class Program:
         while waiting:
             for equation in waiting.pop().eqns:
                 found.add(equation.primitive.name)
-                waiting += _programs(equation.params)
+                waiting += programs(equation.params)
         return found
+
+    def closed(self, constants: Sequence[Any]) -> core.ClosedJaxpr:
+        """The program with what it closes over."""
+        return core.ClosedJaxpr(self.jaxpr, list(constants))
 
     def __call__(self, constants: Sequence[Any], *inputs: Any) -> Any:
         """Run the program; it has one output."""
@@ -156,7 +160,7 @@ def work(jaxpr: core.Jaxpr) -> float:
         name, params = equation.primitive.name, equation.params
         if name == "while":
             return np.inf
-        inner = [work(x) for x in _programs(params)]
+        inner = [work(x) for x in programs(params)]
         if inner:
             total += params.get("length", 1) * sum(inner)
             continue
@@ -168,7 +172,7 @@ def work(jaxpr: core.Jaxpr) -> float:
     return total
 
 
-def _programs(params: dict[str, Any]) -> list[core.Jaxpr]:
+def programs(params: dict[str, Any]) -> list[core.Jaxpr]:
     """The programs that an equation calls."""
     values = [v for x in params.values() for v in (x if isinstance(x, tuple | list) else [x])]
     closed = [x.jaxpr for x in values if isinstance(x, core.ClosedJaxpr)]

@@ -127,6 +127,33 @@ def dataclass_argument(t, y, p):
     return np.array([-p.rate(y), p.weights.dot(y) ** 2])
 
 
+class Strict:
+    """Settings that refuse unknown names in their own way."""
+
+    def __init__(self):
+        self.gain = np.array([1.0, 2.0])
+
+    def __getattr__(self, name):
+        raise KeyError(name)
+
+
+STRICT = Strict()
+
+
+@snippet("numpy", [0.7, 0.2])
+def object_that_raises_key_errors(t, y):
+    return STRICT.gain * np.sin(y)
+
+
+@snippet("numpy", [0.7, 0.2])
+def handled_errors_of_known_values(t, y):
+    try:
+        rate = RATES["decay"]
+    except KeyError:
+        rate = RATES["growth"]
+    return -rate * y
+
+
 Constants = namedtuple("Constants", "a b")
 
 

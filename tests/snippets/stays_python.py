@@ -108,6 +108,11 @@ def set_membership(t, y):
     return np.array([1.0 if y[0] in (0.7, 0.8) else 0.0, y[1]])
 
 
+@snippet(None, [0.7, 0.2])
+def eigenvalues_without_second_derivative(t, y):
+    return -np.linalg.eigvals(np.array([[y[0], 1.0], [0.1, y[1]]])).real
+
+
 SPLINE = scipy.interpolate.CubicSpline(TIMES, LOADS)
 
 

@@ -42,6 +42,7 @@ def calibrate_nodes(
     return assemble(scheme, mode, t, means, variance, moved)
 
 
+@np.errstate(all="ignore")  # what overflows is seen by its signs
 def assemble(
     scheme: Scheme, mode: str, t: Array, means: Array, variance: Array, moved: Transported
 ) -> Calibration:

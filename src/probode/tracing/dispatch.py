@@ -5,7 +5,8 @@ built inside a function stay known.
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from importlib import import_module
 from types import FunctionType
@@ -39,6 +40,12 @@ _MATH_NAMES = {
     "lgamma": "gammaln",
 }
 
+_NEVER_RAISE = {
+    *("asinh", "atan", "atan2", "cbrt", "copysign", "cos", "degrees", "erf", "erfc", "fabs"),
+    *("radians", "sin", "tan", "tanh"),
+}
+"""Functions of ``math`` that raise no error for any finite number, as ``math.sqrt(-1.0)`` does."""
+
 _SEQUENCES = {
     *("concatenate", "stack", "hstack", "vstack", "dstack", "column_stack", "block", "select"),
     *("piecewise", "multi_dot", "meshgrid", "broadcast_arrays", "einsum"),
@@ -66,7 +73,8 @@ def _compute(func: Any, method: str, args: Any, kwargs: dict[str, Any], out: Any
     rule = RULES.get(func) if method == "__call__" else METHOD_RULES.get((func, method))
     if rule is not None:
         watch.count()
-        return rule(*args, **kwargs)
+        with _noticing():
+            return rule(*args, **kwargs)
     if not (is_traced(args) or is_traced(kwargs) or is_traced(out)):
         target = func if method == "__call__" else getattr(func, method)
         if out is not None and "where" in kwargs:
@@ -79,11 +87,22 @@ def _compute(func: Any, method: str, args: Any, kwargs: dict[str, Any], out: Any
     if method != "__call__":
         target = getattr(target, method)
     keep = getattr(func, "__name__", "") in _SEQUENCES
-    values = [_argument(arg, keep) for arg in args]
-    options = {key: _option(item) for key, item in kwargs.items() if key not in _IGNORED}
-    if isinstance(func, np.ufunc) and "where" in options:
-        return _where_ufunc(target, values, options, out)
-    return wrap(target(*values, **options))
+    with _noticing():
+        values = [_argument(arg, keep) for arg in args]
+        options = {key: _option(item) for key, item in kwargs.items() if key not in _IGNORED}
+        if isinstance(func, np.ufunc) and "where" in options:
+            return _where_ufunc(target, values, options, out)
+        return wrap(target(*values, **options))
+
+
+@contextmanager
+def _noticing() -> Iterator[None]:
+    """Remember errors: JAX can do less than NumPy, and user code may swallow what it says."""
+    try:
+        yield
+    except Exception as error:
+        watch.notice(error)
+        raise
 
 
 def _where_ufunc(target: Any, values: list[Any], options: dict[str, Any], out: Any) -> Any:
@@ -137,6 +156,8 @@ def call_math(func: Callable[..., Any], *args: Any) -> Any:
 def traced_math(func: Callable[..., Any], *args: Any) -> Any:
     """A function of the module ``math`` on scalars of JAX."""
     name = func.__name__
+    if watch.careful and name not in _NEVER_RAISE:
+        raise watch.refuse(f"math.{name}, whose errors are handled,", args[0])
     if name == "log" and len(args) == 2:
         return jnp.log(args[0]) / jnp.log(args[1])
     if name in ("fsum", "prod"):

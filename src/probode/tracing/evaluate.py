@@ -17,12 +17,16 @@ _SHAKE = 1e-13
 
 
 class Evaluator:
-    """A traced program with one output as a function of NumPy arrays."""
+    """A traced program with one output as a function of NumPy arrays.
+
+    ``is_plain`` says that all its operations are listed here.
+    """
 
     def __init__(self, program: core.ClosedJaxpr) -> None:
         self._program = program
         self._compiled: Callable[..., Any] | None = None
-        if not _is_listed(program.jaxpr):
+        self.is_plain = _is_listed(program.jaxpr)
+        if not self.is_plain:
             self._compiled = jax.jit(
                 lambda *inputs: jax.core.eval_jaxpr(program.jaxpr, program.consts, *inputs)
             )

@@ -5,27 +5,29 @@ functions and objects are replaced in turn. The originals, and everything they r
 they are.
 """
 
-import abc
 import builtins
-import enum
 import functools
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from probode.identity import global_names, home, is_user_module
+from probode.identity import Place, is_number
 from probode.tracing.arrays import TracedArray
 from probode.tracing.facade import Module, stand_in
+from probode.user_code import (
+    KEPT_MEMBERS,
+    asked,
+    can_be_copied,
+    global_names,
+    home,
+    is_user_module,
+    slots_of,
+)
 
 _LARGE = 1000
 """Containers beyond this length are not looked into."""
-
-_KEEP = {
-    *("__init__", "__new__", "__init_subclass__", "__del__", "__getattribute__", "__getattr__"),
-    *("__setattr__", "__dict__", "__weakref__", "__slots__", "__reduce__", "__class__"),
-}
 
 
 class Rewriter:
@@ -39,6 +41,13 @@ class Rewriter:
         The stand-in for a value that is not the user's, or ``None``.
     arrays
         What replaces a NumPy array.
+    numbers
+        What replaces the numbers that stand in these places.
+
+    Attributes
+    ----------
+    replaced
+        The places where a number was replaced.
     """
 
     def __init__(
@@ -46,7 +55,10 @@ class Rewriter:
         fun: Any,
         replace: Callable[[Any], Any | None] = stand_in,
         arrays: Callable[[np.ndarray], Any] = lambda array: TracedArray(array.copy()),
+        numbers: Mapping[Place, Any] | None = None,
     ) -> None:
+        self._numbers = numbers or {}
+        self.replaced: set[Place] = set()
         self._home = home(fun)
         self._replace = replace
         self._arrays = arrays
@@ -63,6 +75,13 @@ class Rewriter:
         self._done[id(value)] = (value, result)  # keeps ``value`` alive, and with it its id
         return result
 
+    def _entry(self, owner: Any, slot: Any, value: Any) -> Any:
+        """What stands for ``value``, the entry ``slot`` of a container, namespace or cell."""
+        if self._numbers and is_number(value) and (id(owner), slot) in self._numbers:
+            self.replaced.add((id(owner), slot))
+            return self._numbers[id(owner), slot]
+        return self(value)
+
     def _rewrite(self, value: Any) -> Any:
         found = self._replace(value)
         if found is not None:
@@ -71,21 +90,21 @@ class Rewriter:
             return self._arrays(value) if value.dtype.kind in "biufc" else value
         if isinstance(value, list | tuple | dict):
             return self._container(value)
+        if type(value) is types.SimpleNamespace:
+            return types.SimpleNamespace(**self(vars(value)))
         if isinstance(value, types.FunctionType):
             return self._function(value) if self._is_user(value.__module__) else value
         if isinstance(value, types.MethodType):
             owner = value.__self__
-            if isinstance(owner, type) and self._can_subclass(owner):
+            if isinstance(owner, type) and can_be_copied(owner, self._home):
                 return types.MethodType(self(value.__func__), self._class(owner))
             return types.MethodType(self(value.__func__), self(owner))
         if isinstance(value, functools.partial):
-            return functools.partial(
-                self(value.func), *map(self, value.args), **self(dict(value.keywords))
-            )
+            return functools.partial(self(value.func), *self(value.args), **self(value.keywords))
         if isinstance(value, types.ModuleType):
             return Module(value, self) if self._is_user(value.__name__) else value
         for attribute in ("__wrapped__", "py_func"):  # functools.cache and alike; Numba
-            inner = None if isinstance(value, type) else getattr(value, attribute, None)
+            inner = None if isinstance(value, type) else asked(value, attribute)
             if isinstance(inner, types.FunctionType):
                 return self(inner)
         return self._instance(value)
@@ -97,10 +116,10 @@ class Rewriter:
         if len(value) > _LARGE or type(value) not in (list, tuple, dict):
             return value
         if isinstance(value, dict):
-            entries = {key: self(item) for key, item in value.items()}
+            entries = {key: self._entry(value, key, item) for key, item in value.items()}
             changed = any(entries[key] is not item for key, item in value.items())
             return entries if changed else value
-        items = [self(item) for item in value]
+        items = [self._entry(value, i, item) for i, item in enumerate(value)]
         changed = any(new is not old for new, old in zip(items, value, strict=True))
         return type(value)(items) if changed else value
 
@@ -121,10 +140,11 @@ class Rewriter:
         copy.__kwdefaults__ = self(function.__kwdefaults__)
         for name in global_names(function.__code__):
             if name in function.__globals__:
-                namespace[name] = self(function.__globals__[name])
+                found = function.__globals__[name]
+                namespace[name] = self._entry(function.__globals__, name, found)
         for cell, original in zip(cells, function.__closure__ or (), strict=True):
             try:
-                cell.cell_contents = self(original.cell_contents)
+                cell.cell_contents = self._entry(original, None, original.cell_contents)
             except ValueError:  # not assigned yet
                 continue
         return copy
@@ -136,28 +156,18 @@ class Rewriter:
         """A copy of an object of the user's class, with its methods and attributes replaced."""
         cls = type(value)
         if (
-            isinstance(value, type | enum.Enum)
-            or not hasattr(value, "__dict__")
-            or not self._can_subclass(cls)
+            isinstance(value, type)
+            or not can_be_copied(cls, self._home)
+            or not isinstance(asked(value, "__dict__"), dict)
         ):
             return value
         copy: Any = object.__new__(self._class(cls))
         self._done[id(value)] = (value, copy)
-        for base in cls.__mro__:
-            slots = base.__dict__.get("__slots__", ())
-            for name in (slots,) if isinstance(slots, str) else slots:
-                if name not in ("__dict__", "__weakref__") and hasattr(value, name):
-                    object.__setattr__(copy, name, self(getattr(value, name)))
-        copy.__dict__.update({name: self(item) for name, item in value.__dict__.items()})
+        for name, item in slots_of(value).items():
+            object.__setattr__(copy, name, self(item))
+        own = value.__dict__
+        copy.__dict__.update({name: self._entry(own, name, item) for name, item in own.items()})
         return copy
-
-    def _can_subclass(self, cls: type) -> bool:
-        return (
-            cls.__module__ != "builtins"
-            and self._is_user(cls.__module__)
-            and type(cls) in (type, abc.ABCMeta)
-            and not any("__init_subclass__" in vars(base) for base in cls.__mro__[:-1])
-        )
 
     def _class(self, cls: type) -> type:
         """A subclass with rewritten methods."""
@@ -168,7 +178,7 @@ class Rewriter:
             if not self._is_user(base.__module__):
                 continue
             for name, item in base.__dict__.items():
-                if name not in _KEEP:
+                if name not in KEPT_MEMBERS:
                     namespace[name] = self._member(item)
         copy = types.new_class(cls.__name__, (cls,), {}, lambda body: body.update(namespace))
         self._classes[cls] = copy
@@ -179,6 +189,6 @@ class Rewriter:
             return type(item)(self(item.__func__))
         if isinstance(item, property):
             return property(*(f and self(f) for f in (item.fget, item.fset, item.fdel)))
-        if isinstance(item, types.FunctionType | np.ndarray):
+        if isinstance(item, types.FunctionType) or type(item) is np.ndarray:
             return self(item)
         return item

@@ -83,14 +83,7 @@ class Reference:
             self._known = list(self._values())
         with np.errstate(all="ignore"):
             for t, y, value in self._known:
-                inputs = (np.float64(t), y, *data)
-                found = other(*inputs)
-                if value.shape != found.shape:
-                    return False
-                bound = TOLERANCE * np.abs(value)
-                if not _within(value, found, bound) and not _within(
-                    value, found, np.fmax(bound, other.spread(*inputs))
-                ):
+                if not equals(other, value, np.float64(t), y, *data):
                     return False
         return True
 
@@ -124,6 +117,17 @@ class Reference:
             elif k % 4 == 3:
                 y = np.where(np.modf(7 * noise)[0] < 0.5, -y, y)
             yield t0 + (k + 1) / (self._extra_points + 1) * length, y
+
+
+def equals(program: Evaluator, value: np.ndarray, *inputs: Any) -> bool:
+    """Whether ``program`` gives ``value``, as far as rounding allows to say."""
+    found = program(*inputs)
+    if value.shape != found.shape:
+        return False
+    bound = TOLERANCE * np.abs(value)
+    return _within(value, found, bound) or _within(
+        value, found, np.fmax(bound, program.spread(*inputs))
+    )
 
 
 def _within(value: np.ndarray, other: np.ndarray, bound: np.ndarray) -> bool:
