@@ -44,7 +44,7 @@ class Field:
     def jacobian(self, t: Array, y: Array) -> tuple[Array, Float[Array, "d d"]]:
         """``f`` and ``∂f/∂y`` at ``(t, y)``."""
         if self.jacobian_program is not None:
-            return self(t, y), self._user_jacobian(t, y)
+            return self(t, y), self.user_jacobian(t, y)
 
         def product(direction: Array) -> tuple[Array, Array]:
             return jax.jvp(lambda y: self(t, y), (y,), (direction,))
@@ -55,7 +55,7 @@ class Field:
     def jacobian_diagonal(self, t: Array, y: Array) -> tuple[Array, Float[Array, " d"]]:
         """``f`` and the diagonal of ``∂f/∂y``: exact, by one product for each component."""
         if self.jacobian_program is not None:
-            jacobian = self._user_jacobian(t, y)
+            jacobian = self.user_jacobian(t, y)
             return self(t, y), jnp.diagonal(jacobian) if jacobian.ndim == 2 else jacobian
 
         def entry(i: Array) -> Array:
@@ -66,6 +66,12 @@ class Field:
         if self.d <= _PRODUCTS_AT_ONCE:
             return self(t, y), jax.vmap(entry)(every)
         return self(t, y), jax.lax.map(entry, every, batch_size=_PRODUCTS_AT_ONCE)
+
+    @property
+    def calls_libraries(self) -> bool:
+        """Whether one of the programs has decompositions or transforms."""
+        programs = (self.program, self.jacobian_program)
+        return any(program is not None and program.calls_libraries for program in programs)
 
     def may_be_kept(self) -> bool:
         """Whether what the vector field closes over is small, and outlives the trace it is in."""
@@ -94,7 +100,8 @@ class Field:
             numbers = [i for i, leaf in leaves if _is_numeric(leaf) and not _is_whole(leaf)]
         return numbers
 
-    def _user_jacobian(self, t: Array, y: Array) -> Array:
+    def user_jacobian(self, t: Array, y: Array) -> Array:
+        """What the user's own Jacobian gives: a matrix, or its diagonal."""
         assert self.jacobian_program is not None
         return self.jacobian_program(self.jacobian_constants, t, y, *self.args)
 

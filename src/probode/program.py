@@ -21,10 +21,12 @@ from probode.precision import is_traced
 class Program:
     """A traced function of arrays: hashable, compared by structure."""
 
-    __slots__ = ("_hash", "_jaxpr", "_key")
+    __slots__ = ("_hash", "_key", "calls_libraries", "jaxpr")
 
     def __init__(self, jaxpr: core.Jaxpr) -> None:
-        self._jaxpr = jaxpr
+        self.jaxpr = jaxpr
+        self.calls_libraries = _calls_libraries(jaxpr)
+        """Whether it has decompositions or transforms, which wait for threads (batched ones do)."""
         self._key = _jaxpr_key(jaxpr)
         self._hash = hash(self._key)
 
@@ -36,11 +38,11 @@ class Program:
 
     def fingerprint(self) -> str:
         """What the program computes as text, the same in every process."""
-        return re.sub(r"0x[0-9a-f]+", "", str(self._jaxpr))
+        return re.sub(r"0x[0-9a-f]+", "", str(self.jaxpr))
 
     def __call__(self, constants: Sequence[Any], *inputs: Any) -> Any:
         """Run the program; it has one output."""
-        return jax.core.eval_jaxpr(self._jaxpr, constants, *inputs)[0]
+        return jax.core.eval_jaxpr(self.jaxpr, constants, *inputs)[0]
 
 
 def trace(function: Callable[..., Any], *inputs: Any) -> tuple[Program, tuple[Any, ...]]:
@@ -136,6 +138,21 @@ def _param_key(value: Any, in_rule: bool = False) -> Any:
     except TypeError:
         return _ByIdentity(value)
     return value
+
+
+def _calls_libraries(jaxpr: core.Jaxpr) -> bool:
+    equations: list[Any] = jaxpr.eqns
+    return any(
+        equation.primitive.name in _LIBRARY_CALLS
+        or any(_calls_libraries(inner) for inner in _programs(equation.params))
+        for equation in equations
+    )
+
+
+_LIBRARY_CALLS = {
+    *("cholesky", "eig", "eigh", "fft", "geqrf", "geqp3", "hessenberg", "householder_product"),
+    *("lu", "qr", "schur", "svd", "triangular_solve", "tridiagonal", "tridiagonal_solve"),
+}
 
 
 def work(jaxpr: core.Jaxpr) -> float:

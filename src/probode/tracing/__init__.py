@@ -15,6 +15,7 @@ is traced (``if y[0] > 0``, ``float(y[0])``) is never guessed: such a function s
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -25,6 +26,7 @@ from jax.extend import core
 from probode.precision import double_precision
 from probode.program import Program
 from probode.tracing import operators, scalars
+from probode.tracing.alone import one_at_a_time, others_run
 from probode.tracing.arrays import TracedArray, unwrap
 from probode.tracing.effects import State
 from probode.tracing.evaluate import Evaluator, count_equations
@@ -87,12 +89,15 @@ def make_traceable(
         return None
     start = np.array(start, float)
     args = tuple(args)
-    state = State(fun, args)
-    try:
-        with double_precision():
-            return _climb(fun, (t0, t1), start, args, state, extra_points)
-    finally:
-        state.restore()
+    with one_at_a_time():
+        state = State(fun, args)
+        try:
+            with double_precision():
+                return _climb(fun, (t0, t1), start, args, state, extra_points)
+        finally:
+            # What another thread has changed meanwhile is not to be undone.
+            if state.is_used or not others_run():
+                state.restore()
 
 
 def _climb(
@@ -104,15 +109,30 @@ def _climb(
     extra_points: int,
 ) -> Traceable | None:
     if state.speaks_jax and _is_jax_program(fun, t_span[0], y0, args):
+        state.is_used = _changes(state, lambda _: _is_jax_program(fun, t_span[0], y0, args))
         return Traceable(_prepare(_as_it_is(fun), args), "jax")
     reference = Reference(fun, args, t_span, y0, extra_points)
-    if not reference.is_reproducible() or reference.prints or state.changed():
+    state.is_used = not reference.is_reproducible() or _changes(state, reference.visit)
+    if state.is_used or reference.prints:
         return None
     for path, run in _rungs(fun, y0, reference.seconds):
         function = _prepare(run, args)
         if _works(function, reference, t_span[0], y0, args):
             return Traceable(function, path)
     return None
+
+
+def _changes(state: State, call: Callable[[int], Any]) -> bool:
+    """Whether the calls that were made have changed something outside the function.
+
+    It may have been another thread: then not each of a few further calls changes something too.
+    """
+    if not state.changed():
+        return False
+    return not others_run() or all(state.changed_by(partial(call, k)) for k in range(_FURTHER))
+
+
+_FURTHER = 3
 
 
 def _rungs(

@@ -8,6 +8,7 @@ import functools
 import random
 import types
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -30,10 +31,14 @@ class State:
     ----------
     speaks_jax
         Whether the function refers to anything of JAX.
+    is_used
+        Whether the function was found to change some of it, or to draw from it: set by the caller.
     """
 
     def __init__(self, fun: Any, args: Any) -> None:
+        self._function = (fun, args)
         self.speaks_jax = False
+        self.is_used = False
         self._home = home(fun)
         self._seen: set[int] = set()
         self._lists: list[tuple[Any, Any]] = []
@@ -132,6 +137,12 @@ class State:
             )
             or any(not names.isdisjoint(namespace) for namespace, names in self._absent)
         )
+
+    def changed_by(self, call: Callable[[], Any]) -> bool:
+        """Whether something changes during a call of the function."""
+        now = State(*self._function)
+        call()
+        return now.changed()
 
     def restore(self) -> None:
         """Put everything back."""
