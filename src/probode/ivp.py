@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ from probode.calibration.target import Integrated, Target, reach
 from probode.control import Control, GridSteps, PControl, PIControl
 from probode.engine import Inputs, Monitor, one_blas_thread
 from probode.errors import check_choice
-from probode.ivp_function import UserFunction, on_real_form
+from probode.ivp_function import UserFunction, host_problem, on_real_form
 from probode.ivp_method import METHODS, read_method, say_if_unstable, single_state, solvers_for
 from probode.ivp_options import Options, read_tolerances
 from probode.ivp_result import Constant, Embedding, OdeResult, Solution
@@ -259,14 +260,14 @@ def _integrate(
             inputs = Inputs(method, initialization, traced.field, control, t0, tf, y0)
             final, status, chunks = engine.solve_all(inputs, monitor)
             extra = loop.start_evaluations(initialization, control, solver.order)
-            known: Any = traced.field
+            problem = Problem(traced.field)
             path = traced.path
         else:
             hosted = user.on_host(y0.size)
             final, status, chunks, extra = host.solve_on_host(
                 method, hosted, control, t0, tf, y0, monitor
             )
-            known = HostProblem(hosted.function, hosted.jacobian)
+            problem = Problem(HostProblem(*hosted), partial(host_problem, user, y0.size))
             path = "python"
         if status == Status.MAX_STEPS and int(final.counts.attempted) == budget:
             return None
@@ -274,7 +275,7 @@ def _integrate(
         posterior = build_posterior(
             solver, method, y0.shape, control, nodes, final, np.asarray(status.value), extra, path
         )
-        posterior = dataclasses.replace(posterior, problem=Problem(known))
+        posterior = dataclasses.replace(posterior, problem=problem)
         if options.calibration != "model":
             posterior = posterior.calibrate(options.calibration)
     stats = posterior.stats

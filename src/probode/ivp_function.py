@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from probode import events
+from probode.calibration.host import HostProblem
 from probode.finite_differences import finite_difference_jacobian
 from probode.host import HostField
 from probode.identity import Memory, key_of, key_of_arguments
@@ -150,6 +151,11 @@ class UserFunction(NamedTuple):
         return finite_difference_jacobian(
             function, columns, options.jac_sparsity, options.lband, options.uband
         )
+
+
+def host_problem(user: UserFunction, n: int) -> HostProblem:
+    """A function of ``n`` components for the error transport, called from Python."""
+    return HostProblem(*user.on_host(n))
 
 
 def on_real_form(event: events.Event, embedding: Embedding) -> events.Event:

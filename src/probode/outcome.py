@@ -1,5 +1,7 @@
 """What a posterior is made of besides its path: Gaussians, costs, the problem it belongs to."""
 
+import pickle
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -9,6 +11,7 @@ from jaxtyping import Array
 
 from probode.precision import double_precision, on_host
 from probode.record import record, static
+from probode.stored import stored
 from probode.structure import Structure
 
 
@@ -97,10 +100,54 @@ class Problem:
     """The vector field of a finished solve, for a later calibration.
 
     No part of the values: functions on pytrees (``jit``, ``vmap``, ``tree.map``) leave it behind.
+    Pickled, a traced field goes along by value (:mod:`probode.stored`), one that only Python can
+    evaluate by the names of its functions; where neither is possible, the reason does.
+
+    Parameters
+    ----------
+    field
+        The vector field; ``None``: not known.
+    again
+        Makes a field that cannot be stored by value, from functions that pickle knows by name.
     """
 
-    def __init__(self, field: Any = None) -> None:
-        self.field = field
+    def __init__(self, field: Any = None, again: Callable[[], Any] | None = None) -> None:
+        self._field, self._again = field, again
+        self._stored: Any = None
+        self.lost = "it was loaded from a file, or went through jit, vmap or tree.map"
+        """Why there is no field, if there is none."""
+
+    @property
+    def field(self) -> Any:
+        """The vector field, put together now if it was stored; ``None`` if it is lost."""
+        if self._field is None and self._stored is not None:
+            try:
+                self._field = pickle.loads(self._stored)()
+            except Exception as error:  # another version of JAX, or a function that is not there
+                self._stored = None
+                self.lost = f"it was pickled, and here its function cannot be loaded: {error}"
+        return self._field
+
+    def __getstate__(self) -> dict[str, Any]:
+        content, lost = self._stored, self.lost
+        if self._field is not None:
+            try:
+                content = pickle.dumps(self._again or stored(self._field).field)
+            except Exception as error:  # pickle raises of all kinds
+                lost = f"it was pickled, and its vector field cannot be: {error}"
+                if self._again is not None:
+                    lost += ". What only Python can evaluate must be defined in a module"
+        return {"stored": content, "lost": lost}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._field = self._again = None
+        self._stored, self.lost = state["stored"], state["lost"]
+
+    def __copy__(self) -> "Problem":
+        return self
+
+    def __deepcopy__(self, memo: Any) -> "Problem":
+        return self
 
     def tree_flatten(self) -> tuple[tuple[()], None]:
         """Nothing inside."""
