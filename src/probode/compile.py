@@ -2,8 +2,10 @@
 
 import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache, wraps
 from pathlib import Path
+from threading import RLock
 from typing import Any
 
 import jax
@@ -13,6 +15,18 @@ _FAST_COMPILATION = {
     "xla_cpu_parallel_codegen_split_count": 2,
 }
 """Halves compile times on the CPU; run times of the small kernels met here stay the same."""
+
+TURN_ON_CPU = RLock()
+"""Held while the CPU runs a program that may have batches of LAPACK calls: one at a time.
+
+Such a batch occupies a thread of XLA's pool and waits for others of the same pool to do its parts
+(jaxlib 0.10): executions from several threads of the user's would wait for one another for ever.
+"""
+
+
+def turn(alone: bool) -> AbstractContextManager[Any]:
+    """What to hold while a program is run on the default device, ``alone`` or beside others."""
+    return TURN_ON_CPU if alone and compiler_options() is not None else nullcontext()
 
 
 @lru_cache(maxsize=1)
@@ -69,11 +83,14 @@ def use_compilation_cache(folder: str | os.PathLike[str] | None = None) -> Path 
     return folder
 
 
-def compiled(*static: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def compiled(
+    *static: int, alone: bool = True
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Decorate a function to be compiled when it is first called.
 
     ``static`` lists the positions of arguments that are part of the program. Importing the library
-    must not start a JAX backend, hence the delay.
+    must not start a JAX backend, hence the delay. A program without batches of LAPACK calls need
+    not run ``alone``.
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -83,7 +100,10 @@ def compiled(*static: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]
 
         @wraps(function)
         def call(*args: Any) -> Any:
-            return jitted()(*args)
+            if not alone:
+                return jitted()(*args)
+            with turn(alone):
+                return jax.block_until_ready(jitted()(*args))
 
         return call
 

@@ -15,6 +15,7 @@ that differ in numbers only may share a trace in which these are inputs.
 import dataclasses
 import functools
 import hashlib
+import threading
 import types
 import weakref
 from collections import OrderedDict
@@ -128,11 +129,15 @@ def number_key(number: Any) -> Hashable:
 
 
 class Memory:
-    """What was computed for a key, the latest ``size`` of them."""
+    """What was computed for a key, the latest ``size`` of them.
+
+    Several threads may ask at once: what is computed meanwhile by another one is computed twice.
+    """
 
     def __init__(self, size: int) -> None:
         self._size = size
         self._known: OrderedDict[Hashable, Any] = OrderedDict()
+        self._turn = threading.Lock()
 
     def get(
         self,
@@ -146,17 +151,19 @@ class Memory:
         """
         try:
             name = key()
-            found = self._known.get(name, self)
+            with self._turn:
+                found = self._known.get(name, self)
+                if found is not self:
+                    self._known.move_to_end(name)
+                    return found
         except (NoKey, TypeError):  # TypeError: something in the key cannot be hashed
             return compute()
-        if found is not self:
-            self._known.move_to_end(name)
-            return found
         value = compute()
-        if keep(value):
-            self._known[name] = value
-        while len(self._known) > self._size:
-            self._known.popitem(last=False)
+        with self._turn:
+            if keep(value):
+                self._known[name] = value
+            while len(self._known) > self._size:
+                self._known.popitem(last=False)
         return value
 
 

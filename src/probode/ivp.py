@@ -17,7 +17,7 @@ from probode.control import Control, GridSteps, PControl, PIControl
 from probode.engine import Monitor, one_blas_thread
 from probode.errors import check_choice
 from probode.fallback import Fallback, Inputs, guarded_on_host
-from probode.ivp_function import UserFunction
+from probode.ivp_function import UserFunction, host_problem
 from probode.ivp_method import METHODS, read_method, say_if_unstable, single_state, solvers_for
 from probode.ivp_options import Options, read_tolerances
 from probode.ivp_result import Constant, Embedding, OdeResult, Solution
@@ -282,8 +282,8 @@ def _integrate(
                 given = Fallback(Inputs(method, initialization, traced.field, control, t0, tf, y0))
                 final, status, chunks = engine.solve_all(given, monitor)
                 extra = loop.start_evaluations(given.inputs.initialization, control, solver.order)
-                known: Any = given.inputs.field
-                notes, path = tuple(given.notes), traced.path
+                problem = Problem(given.inputs.field, tuple(given.notes), found)
+                path = traced.path
             else:
                 said: list[str] = []
                 hosted = user.on_host(y0.size)
@@ -291,8 +291,9 @@ def _integrate(
                 final, status, chunks, extra = host.solve_on_host(
                     method, hosted, control, t0, tf, y0, monitor
                 )
-                known = HostProblem(hosted.function, hosted.jacobian)
-                notes, path = tuple(said), "python"
+                again = partial(host_problem, user, y0.size)
+                problem = Problem(HostProblem(*hosted), tuple(said), again=again)
+                path = "python"
             if status == Status.MAX_STEPS and int(final.counts.attempted) == budget:
                 return None
             nodes = node_path(method, final, chunks, options.smooth)
@@ -304,7 +305,7 @@ def _integrate(
         posterior = build_posterior(
             solver, method, y0.shape, control, nodes, final, np.asarray(status.value), extra, path
         )
-        posterior = dataclasses.replace(posterior, problem=Problem(known, notes, found))
+        posterior = dataclasses.replace(posterior, problem=problem)
         if options.calibration != "model":
             posterior = posterior.calibrate(options.calibration)
     stats = posterior.stats

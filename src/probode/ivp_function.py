@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from probode.calibration.host import HostProblem
 from probode.finite_differences import finite_difference_jacobian
 from probode.host import HostField
 from probode.identity import Memory, NoKey, Signature, key_of_arguments, signature_of
@@ -236,3 +237,8 @@ class UserFunction(NamedTuple):
         return finite_difference_jacobian(
             function, columns, options.jac_sparsity, options.lband, options.uband
         )
+
+
+def host_problem(user: UserFunction, n: int) -> HostProblem:
+    """A function of ``n`` components for the error transport, called from Python."""
+    return HostProblem(*user.on_host(n))

@@ -1,5 +1,8 @@
 """What a posterior is made of besides its path: Gaussians, costs, the problem it belongs to."""
 
+import copy
+import pickle
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -9,6 +12,7 @@ from jaxtyping import Array
 
 from probode.precision import double_precision, on_host
 from probode.record import record, static
+from probode.stored import stored
 from probode.structure import Structure
 
 
@@ -96,12 +100,29 @@ class Problem:
     """The vector field of a finished solve, for a later calibration.
 
     No part of the values: functions on pytrees (``jit``, ``vmap``, ``tree.map``) leave it behind.
+    Pickled, a traced field goes along by value (:mod:`probode.stored`), one that only Python can
+    evaluate by the names of its functions; where neither is possible, the reason does.
+
+    Parameters
+    ----------
+    field
+        The vector field; ``None``: not known.
+    again
+        Makes a field that cannot be stored by value, from functions that pickle knows by name.
     """
 
     def __init__(
-        self, field: Any = None, notes: tuple[str, ...] = (), switches: Any = None, look: Any = None
+        self,
+        field: Any = None,
+        notes: tuple[str, ...] = (),
+        switches: Any = None,
+        look: Any = None,
+        again: Callable[[], Any] | None = None,
     ) -> None:
-        self.field = field
+        self._field, self._again = field, again
+        self._stored: Any = None
+        self.lost = "it was loaded from a file, or went through jit, vmap or tree.map"
+        """Why there is no field, if there is none."""
         self.notes = notes
         """What was done otherwise than asked for, and why, in words."""
         self.switches = switches
@@ -111,7 +132,44 @@ class Problem:
 
     def seen(self, look: Any) -> "Problem":
         """The same after a look between the steps."""
-        return Problem(self.field, self.notes, self.switches, look)
+        found = copy.copy(self)
+        found.look = look
+        return found
+
+    @property
+    def field(self) -> Any:
+        """The vector field, put together now if it was stored; ``None`` if it is lost."""
+        if self._field is None and self._stored is not None:
+            try:
+                self._field = pickle.loads(self._stored)()
+            except Exception as error:  # another version of JAX, or a function that is not there
+                self._stored = None
+                self.lost = f"it was pickled, and here its function cannot be loaded: {error}"
+        return self._field
+
+    def __getstate__(self) -> dict[str, Any]:
+        content, lost = self._stored, self.lost
+        if self._field is not None:
+            try:
+                content = pickle.dumps(self._again or stored(self._field).field)
+            except Exception as error:  # pickle raises of all kinds
+                lost = f"it was pickled, and its vector field cannot be: {error}"
+                if self._again is not None:
+                    lost += ". What only Python can evaluate must be defined in a module"
+        seen = {"notes": self.notes, "switches": self.switches, "look": self.look}
+        return {"_stored": content, "lost": lost, **seen}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._field = self._again = None
+        self.__dict__.update(state)
+
+    def __copy__(self) -> "Problem":
+        made = Problem(self._field, self.notes, self.switches, self.look, self._again)
+        made._stored, made.lost = self._stored, self.lost
+        return made
+
+    def __deepcopy__(self, memo: Any) -> "Problem":
+        return self
 
     def tree_flatten(self) -> tuple[tuple[()], None]:
         """Nothing inside."""

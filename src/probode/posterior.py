@@ -232,9 +232,8 @@ class Posterior(Views):
             )
         if self.problem.field is None:
             raise ValueError(
-                "this posterior does not know its vector field any more (it was loaded from a "
-                "file, or went through jit, vmap or tree.map): calibrate before that, or pass "
-                "calibration='defect' to solve."
+                f"this posterior does not know its vector field any more ({self.problem.lost}): "
+                "calibrate before that, or pass calibration='defect' to solve."
             )
         plain = self if self.calibration is None else dataclasses.replace(self, calibration=None)
         variance = np.square(plain.std).reshape(len(self.t), -1)

@@ -47,7 +47,7 @@ class Field:
     def jacobian(self, t: Array, y: Array) -> tuple[Array, Float[Array, "d d"]]:
         """``f`` and ``∂f/∂y`` at ``(t, y)``."""
         if self.jacobian_program is not None:
-            return self(t, y), self._finite(self._user_jacobian(t, y))
+            return self(t, y), self._finite(self.user_jacobian(t, y))
 
         def product(direction: Array) -> tuple[Array, Array]:
             return jax.jvp(lambda y: self(t, y), (y,), (direction,))
@@ -58,7 +58,7 @@ class Field:
     def jacobian_diagonal(self, t: Array, y: Array) -> tuple[Array, Float[Array, " d"]]:
         """``f`` and the diagonal of ``∂f/∂y``: exact, by one product for each component."""
         if self.jacobian_program is not None:
-            jacobian = self._user_jacobian(t, y)
+            jacobian = self.user_jacobian(t, y)
             jacobian = jnp.diagonal(jacobian) if jacobian.ndim == 2 else jacobian
             return self(t, y), self._finite(jacobian)
 
@@ -78,6 +78,12 @@ class Field:
 
     def _finite(self, jacobian: Array) -> Array:
         return jnp.where(jnp.isfinite(jacobian), jacobian, 0.0) if self.guarded else jacobian
+
+    @property
+    def calls_libraries(self) -> bool:
+        """Whether one of the programs has decompositions or transforms."""
+        programs = (self.program, self.jacobian_program)
+        return any(program is not None and program.calls_libraries for program in programs)
 
     def may_be_kept(self) -> bool:
         """Whether what the vector field closes over is small, and outlives the trace it is in."""
@@ -107,7 +113,8 @@ class Field:
             numbers = [i for i, leaf in leaves if _is_numeric(leaf) and not _is_whole(leaf)]
         return numbers
 
-    def _user_jacobian(self, t: Array, y: Array) -> Array:
+    def user_jacobian(self, t: Array, y: Array) -> Array:
+        """What the user's own Jacobian gives: a matrix, or its diagonal."""
         assert self.jacobian_program is not None
         return self.jacobian_program(self.jacobian_constants, t, y, *self.args)
 

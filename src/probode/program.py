@@ -21,10 +21,12 @@ from probode.precision import is_traced
 class Program:
     """A traced function of arrays: hashable, compared by structure."""
 
-    __slots__ = ("_hash", "_key", "jaxpr")
+    __slots__ = ("_hash", "_key", "calls_libraries", "jaxpr")
 
     def __init__(self, jaxpr: core.Jaxpr) -> None:
         self.jaxpr = jaxpr
+        self.calls_libraries = _calls_libraries(jaxpr)
+        """Whether it has decompositions or transforms, which wait for threads (batched ones do)."""
         self._key = _jaxpr_key(jaxpr)
         self._hash = hash(self._key)
 
@@ -150,6 +152,21 @@ def _param_key(value: Any, in_rule: bool = False) -> Any:
     except TypeError:
         return _ByIdentity(value)
     return value
+
+
+def _calls_libraries(jaxpr: core.Jaxpr) -> bool:
+    equations: list[Any] = jaxpr.eqns
+    return any(
+        equation.primitive.name in _LIBRARY_CALLS
+        or any(_calls_libraries(inner) for inner in programs(equation.params))
+        for equation in equations
+    )
+
+
+_LIBRARY_CALLS = {
+    *("cholesky", "eig", "eigh", "fft", "geqrf", "geqp3", "hessenberg", "householder_product"),
+    *("lu", "qr", "schur", "svd", "triangular_solve", "tridiagonal", "tridiagonal_solve"),
+}
 
 
 def work(jaxpr: core.Jaxpr) -> float:

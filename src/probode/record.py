@@ -4,6 +4,10 @@ from dataclasses import dataclass, field, fields
 from typing import Any, dataclass_transform
 
 import jax
+import jax.numpy as jnp
+import numpy as np
+
+from probode.precision import double_precision
 
 
 def static(**options: Any) -> Any:
@@ -14,7 +18,37 @@ def static(**options: Any) -> Any:
 @dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(static,))
 def record(cls: type) -> Any:
     """Turn a class with annotated fields into a frozen record, and tell JAX of it."""
+    cls.__getstate__ = _state  # type: ignore[method-assign,assignment]
     return jax.tree_util.register_dataclass(dataclass(frozen=True, eq=False)(cls))
+
+
+def _state(self: Any) -> dict[str, Any]:
+    """What pickle takes of a record."""
+    return {name: _exactly(value) for name, value in vars(self).items()}
+
+
+class _Exact:
+    """An array of JAX on its way: by itself it loses digits where JAX's switch is off."""
+
+    def __init__(self, array: jax.Array) -> None:
+        self._array = array
+
+    def __reduce__(self) -> Any:
+        return _with_all_digits, (np.asarray(self._array),)
+
+
+def _with_all_digits(array: np.ndarray) -> jax.Array:
+    with double_precision():
+        return jnp.asarray(array)
+
+
+def _exactly(value: Any) -> Any:
+    if isinstance(value, jax.Array) and not jnp.issubdtype(value.dtype, jax.dtypes.extended):
+        return _Exact(value)
+    if isinstance(value, tuple):
+        items = map(_exactly, value)
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    return value
 
 
 def unchecked(cls: type, values: dict[str, Any]) -> Any:

@@ -1,7 +1,8 @@
 """The user's function as an engine needs it: traceable by JAX."""
 
+import pickle
 from collections.abc import Callable
-from threading import Lock
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -13,12 +14,11 @@ from probode.identity import Memory, key_of, key_of_arguments
 from probode.lanes.records import Members
 from probode.precision import double_precision
 from probode.problem import Field, bind
+from probode.stored import StoredFunction, stored
 from probode.tracing import Traceable, make_traceable
 
 _KNOWN = Memory(256)
 """Functions that were made traceable before."""
-_TURN = Lock()
-"""A worker of a cluster may have several threads; what a function touches is watched."""
 
 
 def bind_member(
@@ -37,16 +37,17 @@ def traceable(fun: Callable[..., Any], members: Members) -> Callable[..., Any]:
     """``fun``, or a NumPy function's stand-in; raises where only Python can evaluate it."""
     if not callable(fun):
         raise TypeError(f"fun must be a function f(t, y, *args), got {type(fun).__name__}.")
+    if isinstance(fun, StoredFunction):
+        return fun
     fits = usable(members)
     span, y0, args = member(members, int(np.argmax(fits)))
     if not fits.any():  # nothing will be solved: its values do not matter
         span, y0 = (0.0, 1.0), np.zeros_like(y0)
     leaves, tree = jax.tree.flatten(args)
-    with _TURN:
-        found: Traceable | None = _KNOWN.get(
-            lambda: (key_of(fun), key_of_arguments(leaves), tree, y0.shape),
-            lambda: make_traceable(fun, span, y0, args),
-        )
+    found: Traceable | None = _KNOWN.get(
+        lambda: (key_of(fun), key_of_arguments(leaves), tree, y0.shape),
+        lambda: make_traceable(fun, span, y0, args),
+    )
     if found is None:
         raise TypeError(
             f"{getattr(fun, '__name__', 'the function')} cannot be traced by JAX, which an "
@@ -55,3 +56,45 @@ def traceable(fun: Callable[..., Any], members: Members) -> Callable[..., Any]:
             "time."
         )
     return found.function
+
+
+class Lost:
+    """In place of a function that could not be pickled: says so when it is called."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+    def __call__(self, *_: Any) -> Any:
+        raise ValueError(
+            f"this ensemble was pickled without its function: {self.reason}. Means, standard "
+            "deviations and moments are there; what solves again (member, rerun, sample) is not."
+        )
+
+
+def portable(
+    fun: Callable[..., Any], members: Members, settings: Settings
+) -> tuple[Callable[..., Any], Settings]:
+    """``fun``, and the settings with ``jac``, as pickle can take them to another process.
+
+    Functions of a module are known by their names there; of others, what was traced goes along.
+    """
+    if _has_a_name(fun) and (not callable(settings.jac) or _has_a_name(settings.jac)):
+        return fun, settings
+    try:
+        field = stored(bind_member(traceable(fun, members), members, settings, 0))
+    except Exception as error:  # user code, in all its forms
+        lost = Lost(str(error))
+        return lost, replace(settings, jac=lost if callable(settings.jac) else settings.jac)
+    jac = StoredFunction(field, jacobian=True) if callable(settings.jac) else settings.jac
+    return StoredFunction(field), replace(settings, jac=jac)
+
+
+def _has_a_name(function: Any) -> bool:
+    """Whether pickle finds a function by its name, in this process and in another one."""
+    if isinstance(function, StoredFunction | Lost):
+        return True
+    try:
+        content = pickle.dumps(function)
+    except Exception:  # pickle raises of all kinds
+        return False
+    return b"__main__" not in content

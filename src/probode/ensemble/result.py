@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from probode.ensemble.function import traceable
+from probode.ensemble.function import portable, traceable
 from probode.ensemble.moments import DRAW, Moments, moments
 from probode.ensemble.problem import Family, member
 from probode.ensemble.settings import Settings
@@ -38,6 +38,20 @@ class Ensemble(Views):
     """Of the draws of uncertain inputs (along ``"draw"``), where they differ."""
 
     __repr__ = Views.__repr__  # a dataclass would write its own
+
+    def __getstate__(self) -> dict[str, Any]:
+        members = self.family.members(np.zeros(1, int))
+        fun, settings = portable(self.fun, members, self.settings)
+        return {**vars(self), "fun": fun, "settings": settings}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+
+    def __deepcopy__(self, memo: Any) -> "Ensemble":
+        return replace(self, data={name: np.array(x[...]) for name, x in self.data.items()})
+
+    def __copy__(self) -> "Ensemble":
+        return replace(self)
 
     @property
     def dims(self) -> tuple[str, ...]:

@@ -35,6 +35,9 @@ class Store(Mapping[str, Any]):
         self._group = library("zarr", "ensemble").open_group(str(path), mode="r+")
         self._about: dict[str, Any] = dict(self._group.attrs[FORMAT])
 
+    def __reduce__(self) -> Any:
+        return Store, (self.path.absolute(),)
+
     @property
     def chunk(self) -> int:
         """Members of a chunk."""

@@ -8,13 +8,14 @@ refill). So a batch costs the mean number of steps of its members, not the large
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from threading import Event, Lock
+from threading import Event
 from typing import Any
 
 import jax
 import numpy as np
 
 from probode.calibration.schemes import scheme_for
+from probode.compile import TURN_ON_CPU
 from probode.control import PControl
 from probode.engine import one_blas_thread
 from probode.ensemble import batch
@@ -35,11 +36,6 @@ _ROUND = 256
 """Attempted steps after which Python gets its turn."""
 _LANE_BYTES = 2**28
 """Memory that the lanes may take."""
-
-
-_CPU = Lock()
-"""One execution at a time on the CPU: two of them may wait for each other's threads in batches of
-LAPACK, for ever."""
 
 
 def solve_vmapped(
@@ -78,7 +74,7 @@ def solve_vmapped(
             list(np.flatnonzero(fits)[::-1]),
             lanes,
             on_progress,
-            _CPU if platform == "cpu" else nullcontext(),
+            TURN_ON_CPU if platform == "cpu" else nullcontext(),
         )
         found = list(driver.run(stop)) if fits.any() else []
     return _gather(members, settings, plan, fits, found)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from probode.compile import compiled
+from probode.compile import compiled, turn
 from probode.control import Control
 from probode.gaussian import pack as triangle
 from probode.initial import Initialization
@@ -89,8 +89,9 @@ def traceable_steps(
             return _after(method, state, buffer, given)
         begun = carry.vector is not None
         vector = carry.vector if begun else np.zeros(layout.state)
-        outcome = _steps(method, initialization, capacity, *inputs, given, begun, vector)
-        state, buffer = (np.asarray(x) for x in outcome)
+        with turn(alone=field.calls_libraries):
+            outcome = _steps(method, initialization, capacity, *inputs, given, begun, vector)
+            state, buffer = (np.asarray(x) for x in outcome)
         return _after(method, state, buffer, given)
 
     return fill
@@ -191,7 +192,7 @@ _pack = compiled(0)(pack)
 _begin = compiled(0, 1)(begin)
 
 
-@compiled(0, 1, 2)
+@compiled(0, 1, 2, alone=False)
 def _steps(
     method: Method,
     initialization: Initialization,

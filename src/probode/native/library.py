@@ -4,8 +4,10 @@ import ctypes
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 from pathlib import Path
+from threading import Lock
 
 import jax
 import numpy as np
@@ -22,23 +24,30 @@ _DENSE_LIMIT = 400
 
 _CONTROLS = (PControl, PIControl, ConstantStep, GridSteps)
 
-_switched_off = os.environ.get("PROBODE_NATIVE", "") == "0"
+_switched_off = ContextVar("switched_off", default=os.environ.get("PROBODE_NATIVE", "") == "0")
 
 
 @contextmanager
 def disabled() -> Iterator[None]:
-    """Run everything inside without native kernels."""
-    global _switched_off
-    before, _switched_off = _switched_off, True
+    """Run everything inside, in this thread, without native kernels."""
+    before = _switched_off.set(True)
     try:
         yield
     finally:
-        _switched_off = before
+        _switched_off.reset(before)
+
+
+def load() -> ctypes.CDLL | None:
+    """The library, made known to XLA; ``None`` if it was not built or does not fit this JAX."""
+    with _TURN:  # one thread registers it, the others wait until it can be used
+        return _load()
+
+
+_TURN = Lock()
 
 
 @lru_cache(maxsize=1)
-def load() -> ctypes.CDLL | None:
-    """The library, made known to XLA; ``None`` if it was not built or does not fit this JAX."""
+def _load() -> ctypes.CDLL | None:
     path = Path(__file__).with_name(LIBRARY)
     if not path.exists():
         return None
@@ -55,13 +64,18 @@ def load() -> ctypes.CDLL | None:
 
 
 def address(array: np.ndarray) -> ctypes.c_void_p:
-    """Where an array lies, as the library's functions take it."""
-    return ctypes.c_void_p(array.ctypes.data)
+    """Where an array lies, as the library's functions take it; it keeps the array alive.
+
+    Other threads run during a call: an array that only a cache refers to may be dropped by them.
+    """
+    pointer = ctypes.c_void_p(array.ctypes.data)
+    pointer.array = array  # type: ignore[attr-defined]
+    return pointer
 
 
 def available() -> bool:
     """Whether native kernels can be used in this process."""
-    return not _switched_off and jax.default_backend() == "cpu" and load() is not None
+    return not _switched_off.get() and jax.default_backend() == "cpu" and load() is not None
 
 
 def supports(method: Method, control: Control) -> bool:

@@ -19,6 +19,7 @@ constants of the trace, or inputs where ``numbers`` says so.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -28,6 +29,7 @@ from jax.extend import core
 from probode.precision import double_precision
 from probode.program import Program
 from probode.tracing import operators, scalars
+from probode.tracing.alone import one_at_a_time, others_run
 from probode.tracing.effects import State
 from probode.tracing.evaluate import Evaluator, count_equations
 from probode.tracing.verify import Reference
@@ -102,14 +104,18 @@ def make_traceable(
         return None
     start = np.array(start, float)
     args = tuple(args)
-    state = State(fun, args)
-    if state.acts:
-        return None
-    try:
-        with double_precision():
-            return _climb(fun, (t0, t1), start, args, state, numbers or Numbers({}), extra_points)
-    finally:
-        state.restore()
+    with one_at_a_time():
+        state = State(fun, args)
+        if state.acts:
+            return None
+        span, lifted = (t0, t1), numbers or Numbers({})
+        try:
+            with double_precision():
+                return _climb(fun, span, start, args, state, lifted, extra_points)
+        finally:
+            # What another thread has changed meanwhile is not to be undone.
+            if state.is_used or not others_run():
+                state.restore()
 
 
 def _climb(
@@ -125,7 +131,8 @@ def _climb(
     if state.speaks_jax:
         plain = _prepare(as_it_is(fun, Numbers({})), args)
         program = _jax_program(plain, t0, y0, args)
-        if program is not None and not state.changed():
+        state.is_used = _changes(state, lambda _: _jax_program(plain, t0, y0, args))
+        if program is not None and not state.is_used:
             if not numbers.values:
                 return Traceable(plain, "jax", is_of_jax=True)
             # Outside of a compiled function every operation of JAX compiles by itself.
@@ -140,13 +147,29 @@ def _climb(
             return None
     reference = Reference(fun, args, t_span, y0, extra_points)
     state.mark()
-    if not reference.is_reproducible() or reference.prints or state.changed() or state.wrote_anew():
+    state.is_used = (
+        not reference.is_reproducible() or _changes(state, reference.visit) or state.wrote_anew()
+    )
+    if state.is_used or reference.prints:
         return None
     for path, run in _rungs(fun, y0, reference.seconds, state.handles_errors, numbers):
         function = _prepare(run, given)
         if _works(function, reference, t0, y0, given):
             return Traceable(function, path, is_cheap=reference.seconds < _CHEAP)
     return None
+
+
+def _changes(state: State, call: Callable[[int], Any]) -> bool:
+    """Whether the calls that were made have changed something outside the function.
+
+    It may have been another thread: then not each of a few further calls changes something too.
+    """
+    if not state.changed():
+        return False
+    return not others_run() or all(state.changed_by(partial(call, k)) for k in range(_FURTHER))
+
+
+_FURTHER = 3
 
 
 def _rungs(

@@ -8,7 +8,7 @@ import functools
 import random
 import types
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
@@ -44,10 +44,13 @@ class State:
         does something or answers otherwise each time (``open``, the clock: see ``probode.reads``).
     handles_errors
         Whether it, or a function that it calls, has an ``except`` or the like.
+    is_used
+        Whether the function was found to change some of it, or to draw from it: set by the caller.
     """
 
     def __init__(self, fun: Any, args: Any) -> None:
-        self.speaks_jax = self.acts = self.handles_errors = False
+        self._function = (fun, args)
+        self.speaks_jax = self.acts = self.handles_errors = self.is_used = False
         self._home = home(fun)
         self._seen: set[int] = set()
         self._lists: list[tuple[Any, Any]] = []
@@ -195,6 +198,12 @@ class State:
             )
             or any(not names.isdisjoint(namespace) for namespace, names in self._absent)
         )
+
+    def changed_by(self, call: Callable[[], Any]) -> bool:
+        """Whether something changes during a call of the function."""
+        now = State(*self._function)
+        call()
+        return now.changed()
 
     def restore(self) -> None:
         """Put everything back."""
