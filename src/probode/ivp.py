@@ -74,10 +74,12 @@ def solve_ivp(
         Further arguments of ``fun``, of the events and of ``jac``.
     **options
         SciPy's: ``rtol=1e-3``, ``atol=1e-6`` (numbers or arrays), ``first_step``, ``min_step``,
-        ``max_step``, ``jac`` (function or matrix), ``jac_sparsity``, ``lband``, ``uband`` (for
-        functions that cannot be traced). Ours: ``max_num_steps``, ``order=5`` (or ``"auto"``:
-        from the tolerance and the stiffness), ``diffusion="dynamic"``, ``evaluations`` (of ``fun``
-        in a step of EK0, 1 or 2; by default 1, and 2 where method or order are ``"auto"``),
+        ``max_step``, ``jac`` (function or matrix, compared with ``fun`` at the start; where ``fun``
+        can be traced and ``jac`` cannot, the exact derivative takes its place), ``jac_sparsity``,
+        ``lband``, ``uband`` (then ``jac`` may be packed in bands).
+        Ours: ``max_num_steps``, ``order=5`` (or ``"auto"``: from the tolerance and the
+        stiffness), ``diffusion="dynamic"``, ``evaluations`` (of ``fun`` in a step of
+        EK0, 1 or 2; by default 1, and 2 where method or order are ``"auto"``),
         ``smooth=True``, ``grid``, ``control`` ("PI", "P"), ``initialization``, ``progress=False``,
         ``time_limit`` (seconds), ``callback`` (called a few times a second with the progress; a
         true answer stops).
@@ -251,14 +253,11 @@ def _integrate(
         method = solver.method(y0.size)
         traced = user.traced(t0, tf, y0)
         if traced is not None:
-            initialization = solver.initialization
             if options.initialization is not None:
-                initialization = type(solver)(
-                    solver.order, initialization=options.initialization
-                ).initialization
-            inputs = Inputs(method, initialization, traced.field, control, t0, tf, y0)
+                solver = dataclasses.replace(solver, initialization=options.initialization)
+            inputs = Inputs(method, solver.initialization, traced.field, control, t0, tf, y0)
             final, status, chunks = engine.solve_all(inputs, monitor)
-            extra = loop.start_evaluations(initialization, control, solver.order)
+            extra = loop.start_evaluations(solver.initialization, control, solver.order)
             known: Any = traced.field
             path = traced.path
         else:
@@ -274,7 +273,9 @@ def _integrate(
         posterior = build_posterior(
             solver, method, y0.shape, control, nodes, final, np.asarray(status.value), extra, path
         )
-        posterior = dataclasses.replace(posterior, problem=Problem(known))
+        posterior = dataclasses.replace(
+            posterior, problem=Problem(known), is_complex=embedding.is_complex
+        )
         if options.calibration != "model":
             posterior = posterior.calibrate(options.calibration)
     stats = posterior.stats

@@ -12,6 +12,7 @@ from probode import events
 from probode.finite_differences import finite_difference_jacobian
 from probode.host import HostField
 from probode.identity import Memory, key_of, key_of_arguments
+from probode.ivp_jacobian import UserJacobian
 from probode.ivp_options import Options
 from probode.ivp_result import Embedding
 from probode.problem import Field, bind
@@ -52,6 +53,7 @@ class UserFunction(NamedTuple):
             lambda: (
                 key_of(self.fun),
                 key_of(self.options.jac),
+                (self.options.lband, self.options.uband),
                 key_of_arguments(leaves),
                 tree,
                 y0.shape,
@@ -65,7 +67,11 @@ class UserFunction(NamedTuple):
         return found and found._replace(field=found.field.with_arguments(self.args))
 
     def _trace(self, t0: float, t1: float, y0: np.ndarray) -> Traced | None:
-        traceable = make_traceable(self._single(), (t0, t1), y0, self.args)
+        single = self._single()
+        traceable = make_traceable(single, (t0, t1), y0, self.args)
+        jacobian = self._jacobian()
+        if jacobian is not None:
+            jacobian.check(single, self.args, t0, y0)
         if traceable is None:
             logger.warning(
                 "%s cannot be traced: the solver is driven from Python, at a fraction of the "
@@ -83,8 +89,10 @@ class UserFunction(NamedTuple):
         def function(t: float, y: np.ndarray) -> np.ndarray:
             value = np.asarray(single(t, y.copy(), *arguments), float)
             if value.shape != (n,):
+                if n == value.size == 1:  # a number, for one component
+                    return value.reshape(1)
                 raise ValueError(
-                    f"fun must return {n} values, the length of y0, got {value.shape}."
+                    f"`fun` must return an array of shape {(n,)} (that of `y0`), got {value.shape}."
                 )
             return value
 
@@ -100,7 +108,7 @@ class UserFunction(NamedTuple):
         def single(t: Any, y: Any, *args: Any) -> Any:
             state = y[:n] + 1j * y[n:] if embedding.is_complex else y
             value = fun(t, state[:, None], *args) if vectorized else fun(t, state, *args)
-            if vectorized:
+            if vectorized or n == 1:
                 value = np.reshape(value, (n,))
             if embedding.is_complex:
                 value = np.asarray(value)
@@ -111,17 +119,22 @@ class UserFunction(NamedTuple):
 
     def _field(self, function: Callable[..., Any], t0: float, y0: np.ndarray) -> Field:
         """The traced problem; the user's Jacobian where it can be traced, else the exact one."""
-        diagonal = self.solver.jacobian == "diagonal"
         start = (jnp.asarray(t0), jnp.asarray(y0))
-        jac = self.options.jac
-        if jac is not None and self.solver.jacobian != "none" and not self.embedding.is_complex:
-            if not callable(jac):
-                jac = np.asarray(jac.toarray() if hasattr(jac, "toarray") else jac, float)
+        diagonal, jacobian = self.solver.jacobian == "diagonal", self._jacobian()
+        if jacobian is not None and not self.embedding.is_complex:
+            jac = jacobian.__call__ if callable(jacobian.jac) else jacobian(t0, y0)
             try:
-                return bind(function, *start, self.args, jac, diagonal=diagonal)
+                return bind(function, *start, self.args, jac, diagonal=diagonal, name="fun")
             except Exception:  # NumPy or sparse code: automatic differentiation gives the same
                 logger.debug("jac cannot be traced: automatic differentiation is used instead.")
-        return bind(function, *start, self.args, None, diagonal=diagonal)
+        return bind(function, *start, self.args, None, diagonal=diagonal, name="fun")
+
+    def _jacobian(self) -> UserJacobian | None:
+        """The user's Jacobian, where there is one and the solver uses it."""
+        if self.options.jac is None or self.solver.jacobian == "none":
+            return None
+        diagonal = self.solver.jacobian == "diagonal" and not self.embedding.is_complex
+        return UserJacobian(self.options.jac, self.options, self.embedding, diagonal)
 
     def _host_jacobian(
         self, function: Callable[[float, np.ndarray], np.ndarray]
@@ -130,17 +143,11 @@ class UserFunction(NamedTuple):
         options, embedding, arguments = self.options, self.embedding, self.args
         if self.solver.jacobian == "none":
             return None
-        jac = options.jac
-
-        def dense(matrix: Any) -> np.ndarray:
-            return np.asarray(matrix.toarray() if hasattr(matrix, "toarray") else matrix)
-
-        if callable(jac):
-            return lambda t, y, f: embedding.jacobian(
-                dense(jac(t, embedding.values(y), *arguments))
-            ).astype(float)
-        if jac is not None:
-            constant = embedding.jacobian(dense(jac)).astype(float)
+        jacobian = self._jacobian()
+        if jacobian is not None:
+            if callable(jacobian.jac):
+                return lambda t, y, f: jacobian.on_real_form(t, y, arguments)
+            constant = jacobian.on_real_form(0.0, np.zeros(2 * embedding.n), arguments)
             return lambda t, y, f: constant
         columns = None
         if self.vectorized and not embedding.is_complex:
