@@ -19,6 +19,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from probode import interpolators
+
 _OURS = __name__.partition(".")[0]
 
 _DEPTH = 6
@@ -180,6 +182,9 @@ class _Keys:
             return self._within(value, depth, self._class)
         if type(value).__module__.startswith(("jax", "numpy")) and callable(value):
             return Same(value)  # compiled functions, NumPy's own functions
+        pieces = interpolators.read(value)
+        if pieces is not None:
+            return (Same(kind), self.key(tuple(pieces), depth))
         return self._within(value, depth, self._object)
 
     def _is_user(self, module: str | None) -> bool:

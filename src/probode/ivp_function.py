@@ -1,6 +1,7 @@
 """The user's function as the solvers see it: traced where possible, else called from Python."""
 
 import logging
+from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -23,6 +24,23 @@ logger = logging.getLogger("probode")
 
 _KNOWN_FUNCTIONS = Memory(256)
 """Functions that were traced before, or found to be untraceable."""
+
+
+_SAID: deque[Any] = deque(maxlen=256)
+"""Code of functions that the user was told about: closures made by one line are one function."""
+
+
+def _say_untraceable(fun: Callable[..., Any]) -> None:
+    code = getattr(fun, "__code__", type(fun))
+    if code in _SAID:
+        return
+    _SAID.append(code)
+    logger.warning(
+        "%s cannot be traced: the solver is driven from Python, at a fraction of the speed. Write "
+        "branches on values (if, max, min, float) as numpy.where, numpy.maximum and the like; of "
+        "SciPy, special functions, linear algebra and interpolators of one variable are known.",
+        getattr(fun, "__name__", "the function"),
+    )
 
 
 class Traced(NamedTuple):
@@ -73,12 +91,7 @@ class UserFunction(NamedTuple):
         if jacobian is not None:
             jacobian.check(single, self.args, t0, y0)
         if traceable is None:
-            logger.warning(
-                "%s cannot be traced: the solver is driven from Python, at a fraction of the "
-                "speed. Replace branches on values (if, max, min, float) by numpy.where, "
-                "numpy.maximum and the like.",
-                getattr(self.fun, "__name__", "the function"),
-            )
+            _say_untraceable(self.fun)
             return None
         return Traced(self._field(traceable.function, t0, y0), traceable.path)
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from probode.calibration.carry import empty
+from probode.calibration.drive import block_steps
 from probode.calibration.transport import Newton, Scheme, Sweeps, Transported, curve
 
 
@@ -35,16 +36,17 @@ def transport_on_host(scheme: Scheme, problem: HostProblem, t: Any, means: Any) 
     d, steps = means.shape[-1], t.shape[0] - 1
     means = means[:, : scheme.k + 1]
     out: Any = empty(scheme, steps, d)
+    if isinstance(scheme, Newton):
+        size = block_steps(scheme, d)
+        for begin in range(0, steps, size):
+            part = slice(begin, min(begin + size, steps))
+            e = out.error[begin - 1] if begin else np.zeros(d)
+            _newton(scheme, problem, t, means, e, part, out)
+        return out
     e, slope = np.zeros(d), np.zeros(d)
     for n in range(steps):
         h = t[n + 1] - t[n]
-        if isinstance(scheme, Newton):
-            stages, first, second = _newton(scheme, problem, t[n], h, means[n : n + 2], e)
-            end = stages[-1]
-        else:
-            stages, end, first, second = _sweeps(
-                scheme, problem, t[n], h, means[n : n + 2], e, slope
-            )
+        stages, end, first, second = _sweeps(scheme, problem, t[n], h, means[n : n + 2], e, slope)
         out.error[n], out.stages[n], out.first[n], out.second[n] = end, stages, first, second
         slope = (end - e) / h
         e = end
@@ -52,30 +54,42 @@ def transport_on_host(scheme: Scheme, problem: HostProblem, t: Any, means: Any) 
 
 
 def _newton(
-    scheme: Newton,
-    problem: HostProblem,
-    t: Any,
-    h: Any,
-    pair: Any,
-    e: Any,
-) -> tuple[Any, Any, Any]:
-    """``((h a)⁻¹ - J) (E - e_n) = δ + J e_n - r(E)``, first with ``r = 0``, then corrected."""
+    scheme: Newton, problem: HostProblem, t: Any, means: Any, e: Any, part: slice, out: Any
+) -> None:
+    """``((h a)⁻¹ - J) (E - e_n) = δ + J e_n - r(E)``, first with ``r = 0``, then corrected.
+
+    For the steps ``part``: what does not depend on ``e_n`` for all of them at once. In the
+    eigenbasis of ``a⁻¹`` the systems fall apart into ``λ_k/h - J``.
+    """
     c, d = scheme.collocation, e.size
-    path = curve(np, c, scheme.k, t, h, pair[0], pair[1])
-    f = problem.at_stages(path.t, path.value)
+    values, columns, rows = c.spectrum
+    after = slice(part.start + 1, part.stop + 1)
+    h = t[after] - t[part]
+    path = curve(np, c, scheme.k, t[part], h, means[part], means[after])
     m = c.middle
-    j = problem.jacobian_at(float(path.t[m]), path.value[m], f[m])
+    f, j = np.empty(path.value.shape), np.empty((h.size, d, d))
+    for n in range(h.size):
+        f[n] = problem.at_stages(path.t[n], path.value[n])
+        j[n] = problem.jacobian_at(float(path.t[n, m]), path.value[n, m], f[n, m])
+    shifted = (values / h[:, None])[..., None, None] * np.eye(d) - j[:, None]
+    inverses = np.linalg.inv(shifted)
     defect = path.slope - f
-    system = np.kron(np.linalg.inv(c.matrix) / h, np.eye(d)) - np.kron(np.eye(c.s), j)
-    solve = np.linalg.inv(system)
-    first = (solve @ (defect + j @ e).reshape(-1)).reshape(c.s, d)
-    stages = e + first
-    second = np.zeros_like(stages)
-    for _ in range(scheme.corrections):
-        shifted = problem.at_stages(path.t, path.value - stages)
-        second = (solve @ ((f - shifted) - stages @ j.T).reshape(-1)).reshape(c.s, d)
-        stages = stages + second
-    return stages, first[-1], second[-1]
+
+    def solved(n: int, right: Any) -> Any:
+        turned = inverses[n] @ (rows @ right)[..., None]
+        return (columns @ turned[..., 0]).real
+
+    for n in range(h.size):
+        first = solved(n, defect[n] + j[n] @ e)
+        stages, second = e + first, np.zeros_like(first)
+        for _ in range(scheme.corrections):
+            moved = problem.at_stages(path.t[n], path.value[n] - stages)
+            second = solved(n, (f[n] - moved) - stages @ j[n].T)
+            stages = stages + second
+        at = part.start + n
+        out.error[at], out.stages[at] = stages[-1], stages
+        out.first[at], out.second[at] = first[-1], second[-1]
+        e = stages[-1]
 
 
 def _sweeps(
