@@ -154,7 +154,7 @@ def test_a_path_that_cannot_be_written_is_refused_before_anything_is_computed(tm
     assert not counted
 
 
-def test_the_store_says_what_is_missing(tmp_path, monkeypatch):
+def test_the_store_says_what_is_missing(tmp_path, monkeypatch, ctrl_c):
     """Ctrl-C: what was finished is there, the rest is marked, and a resumed run completes it."""
     original = chunks.solve_members
     seen = []
