@@ -9,6 +9,9 @@ PAPER ?=
 # Options for make bench, such as BENCH=--quick.
 BENCH ?=
 
+# What make kernels runs on: every set of instructions but the best, and no kernels at all.
+KERNELS ?= PROBODE_ISA=avx2 PROBODE_ISA=baseline PROBODE_NATIVE=0
+
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 PEERS := .venv/.peers
@@ -17,7 +20,13 @@ PEERS := .venv/.peers
 TEST_ENV := XLA_FLAGS=--xla_cpu_multi_thread_eigen=false OPENBLAS_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help install run paper bench test lint types unit format clean
+# The claims that rest on the kernels' arithmetic; JAX's programs are the same in all runs of them.
+CORE := tests/test_*oracle*.py tests/test_native*.py tests/test_posterior.py tests/test_tape.py \
+	tests/test_whitened_smoother.py
+SHARED_PROGRAMS := JAX_COMPILATION_CACHE_DIR=build/programs \
+	JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
+
+.PHONY: help install run paper bench test lint types unit kernels format clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -56,6 +65,11 @@ types: $(INSTALLED) ## Check the type annotations
 # One file stays in one worker, so that its tests share compiled solvers.
 unit: $(INSTALLED) ## Run the tests only
 	$(TEST_ENV) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+
+kernels: $(INSTALLED) ## Run the core claims on each instruction set, and without kernels
+	for set in $(KERNELS); do echo "$$set"; \
+		env $$set $(TEST_ENV) $(SHARED_PROGRAMS) \
+		$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(CORE) || exit 1; done
 
 format: $(INSTALLED) ## Reformat the code and apply safe fixes
 	$(BIN)/ruff check --fix .

@@ -8,6 +8,7 @@ as for users. What is traced, lowered and called is the same in both. With
 """
 
 import os
+import signal
 
 # In the environment, and before JAX reads it: for the processes that tests start, too.
 SWITCH = "JAX_DISABLE_MOST_OPTIMIZATIONS"
@@ -26,6 +27,14 @@ def _optimisation(request):
     yield
     if optimised:
         jax.config.update(SWITCH.lower(), os.environ[SWITCH] == "1")
+
+
+@pytest.fixture
+def ctrl_c():
+    """Python's own handler of Ctrl-C: what a script starts in the background ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield signal.default_int_handler
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

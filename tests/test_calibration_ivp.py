@@ -1,10 +1,14 @@
 """``solve_ivp``: error bars of the size of the error, and a tolerance on the answer."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.integrate
 
+import probode
 from probode import solve_ivp
+from probode.calibration import drive, host, schemes
+from probode.precision import double_precision
 
 
 def lotka_volterra(t, y):
@@ -41,6 +45,29 @@ def test_error_bars_have_the_size_of_the_error(reference, function, method):
     t = np.linspace(0.1, 9.9, 50)
     between = (result.sol(t) - reference(t)) / result.sol.std(t)
     assert 0.1 < np.mean(between**2) < 10
+
+
+@pytest.mark.parametrize("mode", ["defect", "defect-fast"])
+def test_the_transport_driven_from_python_is_the_compiled_one(mode, monkeypatch):
+    """In blocks or not. Defects are differences of slopes: rounding of ten, times the length."""
+    monkeypatch.setattr(host, "block_steps", lambda scheme, d: 7)
+
+    def field(t, y):
+        return jnp.stack(lotka_volterra(t, y))
+
+    posterior = probode.solve(field, (0, 4), [1.0, 1.0], solver=probode.EK1(3))
+    t, means = np.asarray(posterior.t), np.asarray(posterior.path.smoothed.mean)
+    scheme = schemes.scheme_for(posterior.method, True, mode)
+    problem = host.HostProblem(
+        lambda t, y: np.array(lotka_volterra(t, y)),
+        lambda t, y, f: np.array([[1.5 - y[1], -y[0]], [y[1], -3 + y[0]]]),
+    )
+    in_python = host.transport_on_host(scheme, problem, t, means)
+    with double_precision():
+        compiled = drive.transport(scheme, posterior.problem.field, t, means)
+    for name in ("error", "stages", "first", "second"):
+        ours, theirs = getattr(in_python, name), getattr(compiled, name)
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=4 * 10 * np.finfo(float).eps * 4)
 
 
 def test_the_model_is_left_untouched_if_asked_for():

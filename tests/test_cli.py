@@ -88,6 +88,21 @@ def test_json_agrees_with_the_library(capsys):
     assert summary["f_evaluations"] == posterior.stats.f_evaluations
 
 
+@pytest.mark.parametrize(
+    ("options", "method"),
+    [
+        (["--method", "auto"], "EK1(4)"),
+        (["--method", "auto", "--order", "2"], "EK1(2)"),
+        (["--method", "EK1", "--order", "auto"], "EK1(4)"),
+    ],
+    ids=" ".join,
+)
+def test_method_and_order_may_be_chosen_for_the_user(capsys, options, method):
+    """Small problems get EK1, of an order that follows from the tolerance."""
+    code, out, _ = run(capsys, "solve", "logistic", "--rtol", "1e-2", *options)
+    assert code == 0 and f"\nmethod       {method}, " in out
+
+
 def test_json_error_is_that_against_the_exact_solution(capsys):
     summary = solve_json(capsys, "logistic")
     exact = problems.get("logistic").exact(2.5)

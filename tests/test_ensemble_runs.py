@@ -13,7 +13,7 @@ import xarray
 
 import probode
 from probode import EK0, Status, Sweep
-from probode.ensemble import chunks
+from probode.ensemble import chunks, store
 
 pytest.importorskip("zarr")
 
@@ -80,9 +80,18 @@ def test_a_store_holds_the_same(plain, tmp_path):
     found = solve(store=tmp_path / "out.zarr")
     assert_same(found, plain)
     table = xarray.open_zarr(tmp_path / "out.zarr", consolidated=False)
-    np.testing.assert_array_equal(table["mean"], plain.mean)
+    np.testing.assert_array_equal(table["y"], plain.mean)
     np.testing.assert_array_equal(table["rate"], RATES)
-    np.testing.assert_array_equal(found.to_xarray()["std"], plain.std)
+    np.testing.assert_array_equal(found.to_xarray()["y_std"], plain.std)
+
+
+def test_a_store_of_older_versions_is_read_and_continued(plain, tmp_path, monkeypatch):
+    """They call the variables mean, std, cov."""
+    with monkeypatch.context() as older:
+        older.setattr(store, "DATASET_NAMES", {})
+        solve(store=tmp_path / "out.zarr")
+    assert "mean" in xarray.open_zarr(tmp_path / "out.zarr", consolidated=False)
+    assert_same(solve(store=tmp_path / "out.zarr"), plain)
 
 
 SCRIPT = f"""
@@ -110,7 +119,7 @@ def test_a_killed_run_goes_on_where_it_was(plain, tmp_path, counted):
         assert process.stdout.readline() == b"written\n"
     process.send_signal(signal.SIGKILL)
     process.wait()
-    before = {file: file.stat().st_mtime_ns for file in (path / "mean" / "c").rglob("*")}
+    before = {file: file.stat().st_mtime_ns for file in (path / "y" / "c").rglob("*")}
     found = solve(store=path)
     assert_same(found, plain)
     files = [file for file in before if file.is_file()]
@@ -145,7 +154,7 @@ def test_a_path_that_cannot_be_written_is_refused_before_anything_is_computed(tm
     assert not counted
 
 
-def test_the_store_says_what_is_missing(tmp_path, monkeypatch):
+def test_the_store_says_what_is_missing(tmp_path, monkeypatch, ctrl_c):
     """Ctrl-C: what was finished is there, the rest is marked, and a resumed run completes it."""
     original = chunks.solve_members
     seen = []

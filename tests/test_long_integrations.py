@@ -75,6 +75,16 @@ def test_the_estimate_follows_it_where_chosen_times_are_kept():
     assert off(revolve(solver, rtol, periods, save_at=times, calibration="defect")) < 0.05
 
 
+def test_the_estimate_follows_it_where_only_python_knows_the_function():
+    def opaque(t, y):
+        cube = float(y[0] ** 2 + y[1] ** 2) ** 1.5
+        return np.array([y[2], y[3], -y[0] / cube, -y[1] / cube])
+
+    result = solve_ivp(opaque, (0.0, 30 * PERIOD), place(0.0, 0.0), rtol=1e-3, atol=1e-6)
+    assert result.path == "python"
+    assert off(result.posterior) < 0.05
+
+
 def test_a_tolerance_on_the_answer_is_met_after_many_periods():
     """Absolute: every component passes through zero."""
     result = solve_ivp(orbit, (0.0, 60 * PERIOD), place(0.0, 0.0), global_atol=1e-3)

@@ -1,5 +1,6 @@
 """The native kernels compute what the JAX code computes."""
 
+import os
 import subprocess
 import sys
 from functools import partial
@@ -268,3 +269,26 @@ def test_an_end_known_only_inside_the_trace():
         return solve(lambda t, y: -y, (0.0, t1), 1.0, save_at=t1).mean[-1]
 
     np.testing.assert_allclose(at(2.0), np.exp(-2.0), rtol=1e-5)
+
+
+def in_new_process(expression, **environment):
+    """What an expression about the library is in a process with these variables, or its error."""
+    code = f"from probode.native import library; print({expression})"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout.strip() or done.stderr.strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "words"),
+    [("baseline", "baseline"), ("sse9", "PROBODE_ISA=sse9: no kernels for it")],
+    ids=["there", "unknown"],
+)
+def test_an_instruction_set_can_be_asked_for(wanted, words):
+    """One that is not there is an error: nothing else is run in its place."""
+    assert words in in_new_process("library.instruction_set()", PROBODE_ISA=wanted)

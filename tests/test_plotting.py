@@ -412,3 +412,36 @@ def test_times_that_a_compiled_solve_did_not_reach_are_left_out():
     run = jax.jit(lambda y0: solve(y0, save_at=[0.001, 2.0], max_steps=2))
     (line, _) = data(run(np.ones(2)).plot_error())
     np.testing.assert_array_equal(line.get_xdata(), [0.001])
+
+
+def test_wide_bands_do_not_set_the_axis(pair, ax):
+    """The solution fills at least half of it, whatever the bands; these go on beyond the axes."""
+    drawn = curves.curves(pair)
+    plotting._draw_solution(drawn._replace(std=1e3 * np.ones_like(drawn.std)), ax)
+    low, high = ax.get_ylim()
+    assert np.ptp(drawn.mean) >= 0.45 * (high - low)
+    assert ax.collections[0].get_paths()[0].get_extents().height > 1e3
+
+
+def test_bands_of_moderate_size_are_seen_as_a_whole(pair, ax):
+    drawn = curves.curves(pair)
+    plotting._draw_solution(drawn._replace(std=0.1 * np.ones_like(drawn.std)), ax)
+    low, high = ax.get_ylim()
+    assert low < drawn.mean.min() - 0.19 and high > drawn.mean.max() + 0.19
+
+
+@pytest.mark.parametrize("layout", [None, "tight", "constrained"])
+def test_the_legend_is_not_cut_off_in_the_users_figure(pair, layout):
+    drawn, ax = plt.subplots(layout=layout)
+    pair.plot(ax=ax)
+    drawn.canvas.draw()
+    legend = ax.get_legend().get_window_extent()
+    assert legend.x0 >= 0 and legend.x1 <= drawn.bbox.x1
+
+
+def test_parts_of_complex_states_are_named():
+    posterior = probode.solve_ivp(lambda t, y: 1j * y, (0, 1), [1.0, 1j], order=2).posterior
+    names = curves.curves(posterior).names
+    assert names == [rf"$\mathrm{{{part}}}\,y_{{{i}}}$" for part in ("Re", "Im") for i in (1, 2)]
+    assert list(posterior.to_dataframe().columns[::2]) == ["Re_y1", "Re_y2", "Im_y1", "Im_y2"]
+    assert "Im y[1]" in posterior._repr_html_()

@@ -1,5 +1,7 @@
 """Smoother, dense output and samples describe one and the same Gaussian process."""
 
+from functools import cache
+
 import jax.numpy as jnp
 import numpy as np
 import oracle
@@ -32,6 +34,34 @@ each_solver = pytest.mark.parametrize("name", SOLVERS)
 
 def run(name, t_span=(0.0, 3.0), **options):
     return solve(field, t_span, Y0, solver=SOLVERS[name], control=CONTROL, **options)
+
+
+@cache
+def rounding(name, smooth=True):
+    """What two ways to compute the same may differ by, relatively: of means, of deviations.
+
+    Step sizes follow from residuals, which are differences; with a diffusion for each component
+    those near a change of sign hang by their last digits. How far rounding moves the result is
+    measured: from a start moved by 2⁻⁴⁰. A step rounds as if it moved ``y`` by 200 units in the
+    last place at most (it makes some hundreds of operations).
+    """
+    times, moved = np.array([0.4, 1.7, 2.5, 3.0]), 2.0**-40
+    exact, *others = (
+        solve(
+            field,
+            (0.0, 3.0),
+            Y0 * (1 + factor),
+            solver=SOLVERS[name],
+            control=CONTROL,
+            smooth=smooth,
+        )
+        for factor in moved * np.array([[0, 0], [1, 0], [0, 1]])
+    )
+    units = 200 * len(exact.t) * np.finfo(float).eps / moved
+    return tuple(
+        units * max(np.max(np.abs(value(other) / value(exact) - 1)) for other in others)
+        for value in (lambda p: p(times).mean, lambda p: p(times).std)
+    )
 
 
 @each_solver
@@ -74,24 +104,27 @@ def test_save_at_gives_what_dense_output_gives(name):
     """Fixed-point smoothing changes nothing but the memory."""
     times = np.array([0.0, 0.4, 0.41, 1.7, 2.5])
     dense, saved = run(name)(times), run(name, save_at=times)
-    np.testing.assert_allclose(saved.mean, dense.mean, rtol=1e-11)
-    np.testing.assert_allclose(saved.std, dense.std, rtol=1e-7)
-    np.testing.assert_allclose(saved.cov, dense.cov, rtol=1e-6, atol=1e-9 * dense.cov.max())
+    of_mean, of_std = rounding(name)
+    np.testing.assert_allclose(saved.mean, dense.mean, rtol=of_mean)
+    np.testing.assert_allclose(saved.std, dense.std, rtol=of_std)
+    np.testing.assert_allclose(saved.cov, dense.cov, atol=2 * of_std * dense.cov.max())
 
 
 @each_solver
 def test_save_at_without_smoothing_gives_the_filter(name):
     times = np.array([0.4, 1.7, 3.0])
     dense, saved = run(name, smooth=False)(times), run(name, save_at=times, smooth=False)
-    np.testing.assert_allclose(saved.mean, dense.mean, rtol=1e-11)
-    np.testing.assert_allclose(saved.std, dense.std, rtol=1e-7)
+    of_mean, of_std = rounding(name, smooth=False)
+    np.testing.assert_allclose(saved.mean, dense.mean, rtol=of_mean)
+    np.testing.assert_allclose(saved.std, dense.std, rtol=of_std)
 
 
 @each_solver
 def test_the_final_state_alone_is_calibrated(name):
     full, final = run(name), run(name, save_at=3.0)
-    np.testing.assert_allclose(final.mean[0], full.mean[-1], rtol=1e-12)
-    np.testing.assert_allclose(final.std[0], full.std[-1], rtol=1e-9)
+    of_mean, of_std = rounding(name)
+    np.testing.assert_allclose(final.mean[0], full.mean[-1], rtol=of_mean)
+    np.testing.assert_allclose(final.std[0], full.std[-1], rtol=of_std)
 
 
 @each_solver

@@ -101,9 +101,7 @@ def test_a_time_limit_is_honoured_however_slow_the_vector_field_is():
 
 
 @SAVING
-def test_ctrl_c_returns_the_steps_made_and_restores_the_handler(save_at):
-    handler = signal.getsignal(signal.SIGINT)
-
+def test_ctrl_c_returns_the_steps_made_and_restores_the_handler(save_at, ctrl_c):
     def press(progress):
         signal.raise_signal(signal.SIGINT)
 
@@ -112,10 +110,10 @@ def test_ctrl_c_returns_the_steps_made_and_restores_the_handler(save_at):
     except KeyboardInterrupt:
         pytest.fail("Ctrl-C lost the solution")
     assert_partial(posterior, save_at, Status.INTERRUPTED)
-    assert signal.getsignal(signal.SIGINT) is handler
+    assert signal.getsignal(signal.SIGINT) is ctrl_c
 
 
-def test_ctrl_c_is_noticed_between_callbacks():
+def test_ctrl_c_is_noticed_between_callbacks(ctrl_c):
     """As a user presses it: at any time, while compiled code runs."""
     stopped(None, max_steps=300)  # compiled now
     timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
@@ -129,16 +127,28 @@ def test_ctrl_c_is_noticed_between_callbacks():
     assert_partial(posterior, None, Status.INTERRUPTED)
 
 
-def test_a_second_ctrl_c_interrupts_at_once():
-    handler = signal.getsignal(signal.SIGINT)
-
+def test_a_second_ctrl_c_interrupts_at_once(ctrl_c):
     def press_twice(progress):
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
         stopped(None, callback=press_twice)
-    assert signal.getsignal(signal.SIGINT) is handler
+    assert signal.getsignal(signal.SIGINT) is ctrl_c
+
+
+def test_where_the_caller_ignores_ctrl_c_a_solve_does_too(ctrl_c):
+    """As in the background of a script: only the callback stops it here."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    pressed = []
+
+    def press(progress):
+        signal.raise_signal(signal.SIGINT)
+        pressed.append(progress)
+        return len(pressed) == 2
+
+    assert_partial(stopped(None, callback=press), None, Status.CALLBACK)
+    assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
 
 
 def test_a_solve_works_outside_the_main_thread():

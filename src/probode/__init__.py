@@ -58,3 +58,8 @@ def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return importlib.import_module(f"probode.{name}")
     raise AttributeError(f"module 'probode' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Everything public, imported already or not: what completion offers."""
+    return sorted({*globals(), *__all__, *_LAZY})

@@ -23,12 +23,14 @@ from probode.control import PIControl
 from probode.diffusion import DIFFUSIONS
 from probode.initial import INITIALIZATIONS
 from probode.ivp import CONTROLS, METHODS
+from probode.ivp_method import AUTO
 from probode.posterior import Posterior
 from probode.precision import double_precision
 from probode.problems import InitialValueProblem
-from probode.solvers import EK1, build
+from probode.solvers import EK1
 
 _DPI = 150
+_ORDER = 5
 
 _EXAMPLES = {
     "": ["problems", "solve lotka-volterra", "demo --out out"],
@@ -37,6 +39,7 @@ _EXAMPLES = {
         "solve fitzhugh-nagumo --method EK0 --order 3 --rtol 1e-4 --atol 1e-6",
         "solve fitzhugh-nagumo --y0 -1.5 1e-2 --t-span 0 5 --filter",
         "solve hires --order 4 --json",
+        "solve pleiades --method auto",
         "solve model.py:rhs --y0 1 0 --t-span 0 10 --t-eval 5 10 --save out.nc",
     ],
     "problems": ["problems"],
@@ -136,8 +139,9 @@ def _add_solve_arguments(parser: argparse.ArgumentParser) -> None:
 
     text = "name of the problem ('probode problems' lists them), or path/to/file.py:function"
     add("problem", text, metavar="PROBLEM")
-    add("--method", "solver", choices=list(METHODS), default="EK1")
-    add("--order", "order of the prior, 1 to 11", type=int, default=5, metavar="Q")
+    add("--method", "solver", choices=[*METHODS, AUTO], default="EK1")
+    order = "order of the prior, 1 to 11, or auto (default: 5; auto with --method auto)"
+    add("--order", order, type=_order, metavar="Q")
     add("--evaluations", "of f in a step of EK0, 1 or 2", type=int, metavar="N")
     add("--diffusion", "diffusion model", choices=list(DIFFUSIONS), default="dynamic")
     add("--rtol", "relative tolerance", type=float, default=1e-6)
@@ -157,6 +161,14 @@ def _add_solve_arguments(parser: argparse.ArgumentParser) -> None:
     add("--json", "print the summary as one JSON object", action="store_true")
 
 
+def _order(text: str) -> int | str:
+    """An order from the command line."""
+    return AUTO if text == AUTO else int(text)
+
+
+_order.__name__ = "order"  # what argparse calls it in messages
+
+
 def _problems(options: argparse.Namespace) -> int:
     zoo = [problems.get(name) for name in problems.names()]
     width = max(len(problem.name) for problem in zoo)
@@ -170,13 +182,18 @@ def _problems(options: argparse.Namespace) -> int:
 
 def _solve(options: argparse.Namespace) -> int:
     problem = _problem(options)
-    solver = build(
-        METHODS[options.method],
-        options.order,
-        options.diffusion,
-        options.evaluations,
-        initialization=options.initialization,
-    )
+    if not np.all(np.isfinite(problem.t_span)):
+        t0, t1 = problem.t_span
+        raise ValueError(f"--t-span must be finite, got {t0:g} to {t1:g}.")
+    order = options.order
+    if order is None:
+        order = AUTO if options.method == AUTO else _ORDER
+    choice = {
+        "order": order,
+        "diffusion": options.diffusion,
+        "evaluations": options.evaluations,
+        "initialization": options.initialization,
+    }
     control = CONTROLS[options.control](rtol=options.rtol, atol=options.atol)
     if options.plot is not None:
         _check_figure(options.plot)
@@ -186,14 +203,15 @@ def _solve(options: argparse.Namespace) -> int:
         raise ValueError(f"--time-limit must be positive, got {options.time_limit:g}.")
     posterior, summary = run(
         problem,
-        solver,
+        options.method,
         control,
         smooth=not options.filter,
         max_steps=options.max_steps,
         time_limit=options.time_limit,
+        **choice,
     )
     if options.plot is not None:
-        title = f"{problem.name}, {solver.name}"
+        title = f"{problem.name}, {posterior.solver.name}"
         _save_figure(options.plot, posterior, title=title, reference=problem.exact)
         summary["figure"] = str(options.plot)
     if options.t_eval is not None:

@@ -7,13 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from probode import user_problems
 from probode.control import PControl, PIControl
 from probode.initial import INITIALIZATIONS
 from probode.ivp import solve_ivp
 from probode.posterior import Posterior
 from probode.problems import InitialValueProblem
-from probode.solve import solve
 from probode.solvers import Solver
 
 _SHOWN = 6
@@ -22,42 +20,34 @@ _CHEAP_SECONDS = 2.0
 
 def run(
     problem: InitialValueProblem,
-    solver: Solver,
+    method: Solver | str,
     control: PControl,
     *,
     smooth: bool = True,
     max_steps: int | None = None,
     time_limit: float | None = None,
+    **options: Any,
 ) -> tuple[Posterior, dict[str, Any]]:
-    """Solve, measure the time, and collect what there is to say."""
+    """Solve, measure the time, and collect what there is to say.
+
+    ``options`` are those of :func:`solve_ivp` that go with a ``method`` given by name.
+    """
 
     def call(limit: float | None) -> tuple[Posterior, float]:
         begin = time.perf_counter()
-        if user_problems.is_file_problem(problem.name):
-            # Plain NumPy, or Python that cannot be traced.
-            result = solve_ivp(
-                problem.vector_field,
-                problem.t_span,
-                problem.y0,
-                solver,
-                control=control,
-                smooth=smooth,
-                max_num_steps=max_steps,
-                time_limit=limit,
-            )
-            return result.posterior, time.perf_counter() - begin
-        posterior = solve(
+        result = solve_ivp(
             problem.vector_field,
             problem.t_span,
             problem.y0,
-            problem.args,
-            solver=solver,
+            method,
+            args=problem.args,
             control=control,
             smooth=smooth,
-            max_steps=max_steps,
+            max_num_steps=max_steps,
             time_limit=limit,
+            **options,
         )
-        return posterior.calibrate(), time.perf_counter() - begin
+        return result.posterior, time.perf_counter() - begin
 
     posterior, first = call(time_limit)
     second = None
@@ -66,6 +56,7 @@ def run(
         second = seconds if again.success else None
 
     stats: Any = posterior.stats
+    solver = posterior.solver
     mean, std = posterior.mean[-1], posterior.std[-1]
     error = None
     if problem.exact is not None:
@@ -77,6 +68,7 @@ def run(
         "dimension": problem.dimension,
         "method": type(solver).__name__,
         "order": solver.order,
+        "solver": solver.name,
         "diffusion": solver.diffusion.name,
         "initialization": next(k for k, v in INITIALIZATIONS.items() if v == solver.initialization),
         "control": "PI" if isinstance(control, PIControl) else "P",
@@ -125,7 +117,7 @@ def in_words(summary: dict[str, Any]) -> str:
         interval += f", stopped at {s['t_reached']:.6g}"
     rows = [
         ("problem", f"{s['problem']}, d = {s['dimension']}, t from {interval}"),
-        ("method", f"{s['method']}({s['order']}), {s['diffusion']} diffusion, {kind}"),
+        ("method", f"{s['solver']}, {s['diffusion']} diffusion, {kind}"),
         ("control", f"{s['control']}, rtol {s['rtol']:g}, atol {s['atol']:g}"),
         ("steps", f"{s['steps']}, of which {s['rejected']} rejected"),
         ("evaluations", f"{s['f_evaluations']} of f, {s['jacobian_evaluations']} of its Jacobian"),

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from probode.paths import NodePath
-from probode.posterior import Posterior, one_solve
+from probode.posterior import Posterior, component_names, one_solve
 
 Reference = Callable[[float], Any]
 
@@ -56,7 +56,7 @@ def curves(
     d = int(np.prod(posterior.shape))
     mean, std = (np.reshape(x, (t.size, d)) for x in (marginals.mean, marginals.std))
     if names is None:
-        names = _default_names(posterior.shape)
+        names = _default_names(posterior)
     elif isinstance(names, str) or len(names) != d:
         raise ValueError(f"names must be {d} strings, one per component, got {names!r}.")
     error = None if reference is None else _error(t, mean, reference)
@@ -84,11 +84,13 @@ def _chosen(components: Sequence[int], d: int) -> np.ndarray:
     return chosen % d
 
 
-def _default_names(shape: tuple[int, ...]) -> list[str]:
-    if np.prod(shape) == 1:
-        return ["$y$"]
-    indices = (",".join(str(i + 1) for i in index) for index in np.ndindex(shape))
-    return [f"$y_{{{index}}}$" for index in indices]
+def _default_names(posterior: Posterior) -> list[str]:
+    def name(index: list[str]) -> str:
+        alone = np.prod(posterior.shape) == 1
+        return "y" if alone or not index else f"y_{{{','.join(index)}}}"
+
+    math = component_names(posterior, name, r"\mathrm{{{part}}}\,{name}")
+    return [f"${text}$" for text in math]
 
 
 def few(values: np.ndarray, n: int) -> np.ndarray:

@@ -9,7 +9,7 @@ import numpy as np
 
 from probode.curves import few, steps_grow
 from probode.paths import NodePath
-from probode.posterior import Posterior, one_solve
+from probode.posterior import Posterior, component_names, one_solve
 from probode.precision import is_traced
 
 _TEXT_VALUES = 4
@@ -178,9 +178,13 @@ def _table(posterior: Posterior) -> str:
     curves = _curves(posterior, len(final))
     head = ["", "final value", *(["solution", "std (log scale)"] if curves else [])]
     rows = ["<tr>" + "".join(_cell(f"<small>{name}</small>") for name in head) + "</tr>"]
+    names = component_names(
+        posterior,
+        lambda index: f"y[{', '.join(str(int(i) - 1) for i in index)}]" if index else "y",
+        "{part} {name}",
+    )
     for k, value in enumerate(final):
-        index = ", ".join(str(i) for i in np.unravel_index(k, shape)) if shape else ""
-        cells = [f"y[{index}]" if index else "y", escape(value), *(curves[k] if curves else ())]
+        cells = [names[k], escape(value), *(curves[k] if curves else ())]
         rows.append("<tr>" + "".join(map(_cell, cells)) + "</tr>")
     left = int(np.prod(shape)) - len(final)
     if left:

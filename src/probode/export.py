@@ -30,7 +30,7 @@ from probode.diffusion import DynamicDiffusion, Evidence, FixedDiffusion
 from probode.initial import DiffuseStart, RungeKuttaStart, TaylorStart
 from probode.loop import Counts, Rows, Solve
 from probode.paths import NodePath, SavedPath
-from probode.posterior import Posterior, Problem, Stats, one_solve
+from probode.posterior import Posterior, Problem, Stats, component_names, one_solve
 from probode.prior import IWP
 from probode.saving import Saving
 from probode.smooth import Kernel, Marginals
@@ -48,6 +48,9 @@ FORMAT = "probode posterior"
 FORMAT_VERSION = 1
 """Raised when an old reader would misunderstand the file."""
 
+DATASET_NAMES = {"mean": "y", "std": "y_std", "cov": "y_cov"}
+"""Variables of Datasets: as in the result of ``solve_ivp``; ``dataset.mean`` is xarray's method."""
+
 _CLASSES: dict[str, type] = {
     cls.__name__: cls
     for cls in (
@@ -63,7 +66,7 @@ _CLASSES: dict[str, type] = {
 
 
 def to_xarray(posterior: Posterior, samples: int = 0, *, seed: Any = 0, t: Any = None) -> "Dataset":
-    """An xarray Dataset of ``mean`` and ``std`` over ``time`` and ``state``.
+    """An xarray Dataset of ``y`` (the mean) and ``y_std`` over ``time`` and ``state``.
 
     Parameters
     ----------
@@ -84,8 +87,12 @@ def to_xarray(posterior: Posterior, samples: int = 0, *, seed: Any = 0, t: Any =
     posterior = one_solve(posterior, "to_xarray")
     times, mean, std = _table(posterior, t)
     variables: dict[str, Any] = {
-        "mean": (("time", "state"), mean, {"long_name": "posterior mean"}),
-        "std": (("time", "state"), std, {"long_name": "posterior standard deviation"}),
+        DATASET_NAMES["mean"]: (("time", "state"), mean, {"long_name": "posterior mean"}),
+        DATASET_NAMES["std"]: (
+            ("time", "state"),
+            std,
+            {"long_name": "posterior standard deviation"},
+        ),
     }
     coordinates = {"time": times, "state": np.arange(mean.shape[1])}
     if samples:
@@ -122,7 +129,8 @@ def to_dataframe(
         Times; by default ``posterior.t``.
     names
         One name per component of ``y`` (flattened in C order); by default ``y1``, ``y2``, ..., for
-        matrices ``y1_1``, ``y1_2``, ..., and ``y`` for a number.
+        matrices ``y1_1``, ``y1_2``, ..., ``y`` for a number, and for complex states ``Re_y1``, ...,
+        ``Im_y1``, ...
 
     Returns
     -------
@@ -134,8 +142,7 @@ def to_dataframe(
     times, mean, std = _table(posterior, t)
     d = mean.shape[1]
     if names is None:
-        indices = np.ndindex(posterior.shape)
-        names = ["y" + "_".join(str(i + 1) for i in index) for index in indices]
+        names = component_names(posterior, lambda index: "y" + "_".join(index), "{part}_{name}")
     elif isinstance(names, str) or len(names) != d:
         raise ValueError(f"names must be {d} strings, one per component, got {names!r}.")
     columns = {}

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from probode import interpolators
 from probode.reads import Trust, reads, trust, trust_in_callable
 from probode.user_code import (
     COPIED_MEMBERS,
@@ -224,6 +225,9 @@ class _Keys:
             return (kind, *(self.key(part, depth) for part in parts))
         if callable(value) and kind.__module__.startswith("jax"):
             return Same(value)  # a compiled function: what it reads was read when it was traced
+        pieces = interpolators.read(value)
+        if pieces is not None:
+            return (Same(kind), self._fixed(self.key, tuple(pieces), depth))
         look: Callable[[Any, int], Hashable] = self._object
         if kind is types.BuiltinFunctionType:
             look = self._builtin

@@ -82,10 +82,12 @@ def solve_ivp(
         Further arguments of ``fun``, of the events and of ``jac``.
     **options
         SciPy's: ``rtol=1e-3``, ``atol=1e-6`` (numbers or arrays), ``first_step``, ``min_step``,
-        ``max_step``, ``jac`` (function or matrix), ``jac_sparsity``, ``lband``, ``uband`` (for
-        functions that cannot be traced). Ours: ``max_num_steps``, ``order=5`` (or ``"auto"``:
-        from the tolerance and the stiffness), ``diffusion="dynamic"``, ``evaluations`` (of ``fun``
-        in a step of EK0, 1 or 2; by default 1, and 2 where method or order are ``"auto"``),
+        ``max_step``, ``jac`` (function or matrix, compared with ``fun`` at the start; where ``fun``
+        can be traced and ``jac`` cannot, the exact derivative takes its place), ``jac_sparsity``,
+        ``lband``, ``uband`` (then ``jac`` may be packed in bands).
+        Ours: ``max_num_steps``, ``order=5`` (or ``"auto"``: from the tolerance and the
+        stiffness), ``diffusion="dynamic"``, ``evaluations`` (of ``fun`` in a step of
+        EK0, 1 or 2; by default 1, and 2 where method or order are ``"auto"``),
         ``smooth=True``, ``grid``, ``control`` ("PI", "P"), ``initialization``, ``progress=False``,
         ``time_limit`` (seconds), ``callback`` (called a few times a second with the progress; a
         true answer stops).
@@ -274,12 +276,10 @@ def _integrate(
                 times = suspects if found is None else np.concatenate([found.times, suspects])
                 control = control.with_stops(stops_before(times, t0, tf), tf)
             if traced is not None:
-                initialization = solver.initialization
                 if options.initialization is not None:
-                    initialization = type(solver)(
-                        solver.order, initialization=options.initialization
-                    ).initialization
-                given = Fallback(Inputs(method, initialization, traced.field, control, t0, tf, y0))
+                    solver = dataclasses.replace(solver, initialization=options.initialization)
+                begin = solver.initialization
+                given = Fallback(Inputs(method, begin, traced.field, control, t0, tf, y0))
                 final, status, chunks = engine.solve_all(given, monitor)
                 extra = loop.start_evaluations(given.inputs.initialization, control, solver.order)
                 problem = Problem(given.inputs.field, tuple(given.notes), found)
@@ -305,7 +305,7 @@ def _integrate(
         posterior = build_posterior(
             solver, method, y0.shape, control, nodes, final, np.asarray(status.value), extra, path
         )
-        posterior = dataclasses.replace(posterior, problem=problem)
+        posterior = dataclasses.replace(posterior, problem=problem, is_complex=embedding.is_complex)
         if options.calibration != "model":
             posterior = posterior.calibrate(options.calibration)
     stats = posterior.stats

@@ -6,6 +6,7 @@ residual defines the function anew over its parameters compiles twice, not every
 """
 
 import logging
+from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from probode.calibration.host import HostProblem
 from probode.finite_differences import finite_difference_jacobian
 from probode.host import HostField
 from probode.identity import Memory, NoKey, Signature, key_of_arguments, signature_of
+from probode.ivp_jacobian import UserJacobian
 from probode.ivp_options import Options
 from probode.ivp_result import Embedding
 from probode.lifting import Shared
@@ -34,6 +36,23 @@ _KNOWN_CODE = Memory(256)
 
 _CHECKS = 8
 """Steps at which a function that may have changed is compared with its trace."""
+
+
+_SAID: deque[Any] = deque(maxlen=256)
+"""Code of functions that the user was told about: closures made by one line are one function."""
+
+
+def _say_untraceable(fun: Callable[..., Any]) -> None:
+    code = getattr(fun, "__code__", type(fun))
+    if code in _SAID:
+        return
+    _SAID.append(code)
+    logger.warning(
+        "%s cannot be traced: the solver is driven from Python, at a fraction of the speed. Write "
+        "branches on values (if, max, min, float) as numpy.where, numpy.maximum and the like; of "
+        "SciPy, special functions, linear algebra and interpolators of one variable are known.",
+        getattr(fun, "__name__", "the function"),
+    )
 
 
 class Traced(NamedTuple):
@@ -71,6 +90,7 @@ class UserFunction(NamedTuple):
             kind = (
                 *(signature.structure, key_of_arguments(leaves), tree, y0.shape),
                 *(self.vectorized, self.embedding, self.solver.jacobian),
+                *(self.options.lband, self.options.uband),
             )
         except NoKey:
             return self._trace(t0, t1, y0, certain=False)
@@ -104,16 +124,14 @@ class UserFunction(NamedTuple):
         *,
         certain: bool = True,
     ) -> Traced | None:
-        lifted = numbers or Numbers({})
-        found = make_traceable(self._single(), (t0, t1), y0, self.args, numbers=lifted)
+        lifted, single = numbers or Numbers({}), self._single()
+        found = make_traceable(single, (t0, t1), y0, self.args, numbers=lifted)
+        jacobian = self._jacobian()
+        if jacobian is not None and numbers is None:
+            jacobian.check(single, self.args, t0, y0)
         if found is None:
             if numbers is None:
-                logger.warning(
-                    "%s cannot be traced: the solver is driven from Python, at a fraction of the "
-                    "speed. Replace branches on values (if, max, min, float) by numpy.where, "
-                    "numpy.maximum and the like.",
-                    self._name,
-                )
+                _say_untraceable(self.fun)
             return None
         checks = 0 if found.is_of_jax else _CHECKS if not certain else int(found.is_cheap)
         field = self._field(found.function, t0, y0, lifted)
@@ -162,8 +180,10 @@ class UserFunction(NamedTuple):
         def function(t: float, y: np.ndarray) -> np.ndarray:
             value = np.asarray(single(t, y.copy(), *arguments), float)
             if value.shape != (n,):
+                if n == value.size == 1:  # a number, for one component
+                    return value.reshape(1)
                 raise ValueError(
-                    f"fun must return {n} values, the length of y0, got {value.shape}."
+                    f"`fun` must return an array of shape {(n,)} (that of `y0`), got {value.shape}."
                 )
             return value
 
@@ -179,7 +199,7 @@ class UserFunction(NamedTuple):
         def single(t: Any, y: Any, *args: Any) -> Any:
             state = y[:n] + 1j * y[n:] if embedding.is_complex else y
             value = fun(t, state[:, None], *args) if vectorized else fun(t, state, *args)
-            if vectorized:
+            if vectorized or n == 1:
                 value = np.reshape(value, (n,))
             if embedding.is_complex:
                 value = np.asarray(value)
@@ -192,23 +212,30 @@ class UserFunction(NamedTuple):
         self, function: Callable[..., Any], t0: float, y0: np.ndarray, numbers: Numbers
     ) -> Field:
         """The traced problem; the user's Jacobian where it can be traced, else the exact one."""
-        diagonal = self.solver.jacobian == "diagonal"
         start: tuple[Any, Any, Any] = (
             np.asarray(t0),
             np.asarray(y0),
             numbers.after(self.args),
         )
-        jac = self.options.jac
-        if jac is not None and self.solver.jacobian != "none" and not self.embedding.is_complex:
-            if not callable(jac):
-                jac = np.asarray(jac.toarray() if hasattr(jac, "toarray") else jac, float)
+        diagonal, jacobian = self.solver.jacobian == "diagonal", self._jacobian()
+        if jacobian is not None and not self.embedding.is_complex:
+            jac: Any = None
+            if callable(jacobian.jac):
+                jac = jacobian._replace(jac=as_jax(jacobian.jac, numbers)).__call__
             else:
-                jac = as_jax(jac, numbers)
+                jac = jacobian(t0, y0)
             try:
-                return bind(function, *start, jac, diagonal=diagonal)
+                return bind(function, *start, jac, diagonal=diagonal, name="fun")
             except Exception:  # NumPy or sparse code: automatic differentiation gives the same
                 logger.debug("jac cannot be traced: automatic differentiation is used instead.")
-        return bind(function, *start, None, diagonal=diagonal)
+        return bind(function, *start, None, diagonal=diagonal, name="fun")
+
+    def _jacobian(self) -> UserJacobian | None:
+        """The user's Jacobian, where there is one and the solver uses it."""
+        if self.options.jac is None or self.solver.jacobian == "none":
+            return None
+        diagonal = self.solver.jacobian == "diagonal" and not self.embedding.is_complex
+        return UserJacobian(self.options.jac, self.options, self.embedding, diagonal)
 
     def _host_jacobian(
         self, function: Callable[[float, np.ndarray], np.ndarray]
@@ -217,17 +244,11 @@ class UserFunction(NamedTuple):
         options, embedding, arguments = self.options, self.embedding, self.args
         if self.solver.jacobian == "none":
             return None
-        jac = options.jac
-
-        def dense(matrix: Any) -> np.ndarray:
-            return np.asarray(matrix.toarray() if hasattr(matrix, "toarray") else matrix)
-
-        if callable(jac):
-            return lambda t, y, f: embedding.jacobian(
-                dense(jac(t, embedding.values(y), *arguments))
-            ).astype(float)
-        if jac is not None:
-            constant = embedding.jacobian(dense(jac)).astype(float)
+        jacobian = self._jacobian()
+        if jacobian is not None:
+            if callable(jacobian.jac):
+                return lambda t, y, f: jacobian.on_real_form(t, y, arguments)
+            constant = jacobian.on_real_form(0.0, np.zeros(2 * embedding.n), arguments)
             return lambda t, y, f: constant
         columns = None
         if self.vectorized and not embedding.is_complex:

@@ -319,13 +319,15 @@ def _block_size(wanted: int, row_bytes: int) -> int:
 def _in_blocks(function: Callable[..., Any], inputs: tuple[Any, ...], row_bytes: int) -> Any:
     """Apply a vectorised function to rows of NumPy arrays in blocks of few different sizes."""
     rows = jax.tree.leaves(inputs)[0].shape[0]
+    if rows == 0:  # the program for one row knows the shapes
+        inputs = jax.tree.map(lambda x: np.zeros((1, *x.shape[1:]), x.dtype), inputs)
     size = _block_size(rows, 8 * row_bytes)
 
     def block(start: int) -> Any:
         inside = function(*jax.tree.map(lambda x: _rows(x, start, size), inputs))
         return jax.tree.map(lambda x: np.asarray(x)[: rows - start], inside)
 
-    parts = [block(start) for start in range(0, rows, size)]
+    parts = [block(start) for start in range(0, max(rows, 1), size)]
     return jax.tree.map(lambda *xs: np.concatenate(xs), *parts)
 
 

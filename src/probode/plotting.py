@@ -38,6 +38,8 @@ _ELLIPSE = 2.447746830680816
 _ELLIPSES = 24
 _SMALLEST_ELLIPSE, _LARGEST_ELLIPSE = 0.02, 0.1
 """Radii, as part of the drawing, below which ellipses are enlarged, and up to which."""
+_BESIDE = 0.5
+"""Part of the solution's range by which bands may widen the axis, up and down."""
 _GREY = "0.35"
 _MOST_MARKERS = 150
 _MOST_SAMPLED = 3
@@ -317,11 +319,28 @@ def _draw_solution(drawn: Curves, ax: "Axes") -> "Axes":
 
 
 def _draw_bands(drawn: Curves, ax: "Axes") -> None:
+    """Bands of 95 %. Those that are wide beside the solution do not set the axis."""
     low, high = drawn.mean - _BAND * drawn.std, drawn.mean + _BAND * drawn.std
     style: dict[str, Any] = {"alpha": 0.25, "linewidth": 0.0}
+    before = ax.dataLim.frozen()
     for i, color in enumerate(_colors(drawn)):
         ax.fill_between(drawn.t, low[:, i], high[:, i], color=color, **style)
     ax.fill_between([], [], [], color=_GREY, label="95 % band", **style)
+    ax.dataLim.set(before)
+    shown = _within_reach(drawn.mean, np.stack([low, high]))
+    if shown.size:
+        ends = drawn.t[[0, -1]]
+        ax.update_datalim(np.stack([ends, [shown.min(), shown.max()]], axis=1))
+    ax.autoscale_view()
+
+
+def _within_reach(mean: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """Edges of bands, not farther from all means than a part of their range."""
+    edges, mean = edges[np.isfinite(edges)], mean[np.isfinite(mean)]
+    extent = np.ptp(mean) if mean.size else 0.0
+    if extent == 0.0:  # nothing but the band to see
+        return edges
+    return np.clip(edges, mean.min() - _BESIDE * extent, mean.max() + _BESIDE * extent)
 
 
 def _draw_std(drawn: Curves, ax: "Axes", *, alone: bool = False) -> "Axes":
@@ -406,11 +425,22 @@ def _decorate(ax: "Axes", x_label: str, y_label: str, *, legend: bool) -> None:
     ax.grid(True, color="0.88", linewidth=0.6)
     ax.set_axisbelow(True)
     ax.spines[["top", "right"]].set_visible(False)
-    if legend:
-        ax.legend(
-            loc="upper left",
-            bbox_to_anchor=(1.01, 1.0),
-            frameon=False,
-            borderaxespad=0.0,
-            handlelength=1.6,
-        )
+    if not legend:
+        return
+    if _makes_room(ax):
+        beside: dict[str, Any] = {
+            "loc": "upper left",
+            "bbox_to_anchor": (1.01, 1.0),
+            "borderaxespad": 0.0,
+        }
+        ax.legend(frameon=False, handlelength=1.6, **beside)
+    else:
+        ax.legend(loc="best", framealpha=0.8, handlelength=1.6)
+
+
+def _makes_room(ax: "Axes") -> bool:
+    """Whether the figure is laid out around what its axes hold, legends beside them included."""
+    from matplotlib.layout_engine import ConstrainedLayoutEngine, TightLayoutEngine
+
+    engine = ax.figure.get_layout_engine()
+    return isinstance(engine, ConstrainedLayoutEngine | TightLayoutEngine)

@@ -1,6 +1,7 @@
 """What a solve returns: a Gaussian process posterior over the solution."""
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -31,7 +32,7 @@ from probode.status import Status
 from probode.step import Method
 from probode.views import Views
 
-__all__ = ["Gaussian", "Posterior", "Problem", "Stats", "one_solve"]
+__all__ = ["Gaussian", "Posterior", "Problem", "Stats", "component_names", "one_solve"]
 
 
 @record
@@ -56,6 +57,8 @@ class Posterior(Views):
     calibration: Calibration | None = None
     """The estimated global error and the scales made of it; ``None``: the model's scale."""
     problem: Problem = Problem()
+    is_complex: bool = static(default=False)
+    """Whether ``y`` is the real form ``(Re y, Im y)`` of a complex state."""
 
     __repr__ = Views.__repr__  # a dataclass would write its own
 
@@ -342,6 +345,18 @@ class Posterior(Views):
             value = np.asarray(value)
             return value[()] if value.ndim == 0 else value
         return value
+
+
+def component_names(posterior: Posterior, name: Callable[[list[str]], str], part: str) -> list[str]:
+    """A name for each component of ``y``, flattened in C order: ``name`` of its indices from 1.
+
+    Those of a complex state are put into ``part``, such as ``"{part} {name}"`` (Re, then Im).
+    """
+    if not posterior.is_complex:
+        return [name([str(i + 1) for i in index]) for index in np.ndindex(posterior.shape)]
+    n = posterior.shape[0] // 2
+    states = [name([str(i + 1)] if n > 1 else []) for i in range(n)]
+    return [part.format(part=half, name=state) for half in ("Re", "Im") for state in states]
 
 
 def one_solve(posterior: Posterior, what: str) -> Posterior:

@@ -127,14 +127,15 @@ def bind(
     jac: Callable[..., Any] | Any | None,
     *,
     diagonal: bool,
+    name: str = "vector_field",
 ) -> Field:
     """Trace ``vector_field(t, y, *args)`` (and ``jac``) on flat vectors, or recall its trace.
 
     ``diagonal`` says that the solver needs the diagonal of the Jacobian only; ``jac`` may then
-    return just that.
+    return just that. ``name`` is what messages call the vector field.
     """
     if is_traced(t0, y0) or not isinstance(args, tuple | list):
-        return _bind(vector_field, t0, y0, args, jac, diagonal)
+        return _bind(vector_field, t0, y0, args, jac, diagonal, name)
     leaves, tree = jax.tree.flatten(tuple(args))
     field = _KNOWN_FIELDS.get(
         lambda: (
@@ -145,7 +146,7 @@ def bind(
             y0.shape,
             diagonal,
         ),
-        lambda: _bind(vector_field, t0, y0, args, jac, diagonal),
+        lambda: _bind(vector_field, t0, y0, args, jac, diagonal, name),
         Field.may_be_kept,
     )
     return field.with_arguments(args)
@@ -158,10 +159,11 @@ def _bind(
     args: tuple[Any, ...],
     jac: Callable[..., Any] | Any | None,
     diagonal: bool,
+    name: str,
 ) -> Field:
     if not callable(vector_field):
         raise TypeError(
-            f"vector_field must be a function f(t, y, *args), got {type(vector_field).__name__}."
+            f"{name} must be a function f(t, y, *args), got {type(vector_field).__name__}."
         )
     if not isinstance(args, tuple | list):
         raise TypeError(
@@ -172,7 +174,7 @@ def _bind(
     leaves, tree = jax.tree.flatten(tuple(args))
 
     def check_value(value: Any) -> Array:
-        return _real(value, "vector_field", (shape,)).reshape(d)
+        return _real(value, name, (shape,), one_value=d == 1).reshape(d)
 
     def check_jacobian(value: Any) -> Array:
         expected = ((d,), (d, d)) if diagonal else ((d, d),)
@@ -252,8 +254,13 @@ def _is_numeric(leaf: Any) -> bool:
     return isinstance(leaf, bool | int | float | np.ndarray | np.generic | jax.Array)
 
 
-def _real(value: Any, who: str, shapes: tuple[tuple[int, ...], ...]) -> Array:
-    """Check what a user's function returned and convert it to float64."""
+def _real(
+    value: Any, who: str, shapes: tuple[tuple[int, ...], ...], *, one_value: bool = False
+) -> Array:
+    """Check what a user's function returned and convert it to float64.
+
+    ``one_value``: a single number of any shape will do.
+    """
     if value is None:
         raise TypeError(f"{who} returned None: does it end with a return statement?")
     try:
@@ -265,10 +272,10 @@ def _real(value: Any, who: str, shapes: tuple[tuple[int, ...], ...]) -> Array:
         ) from None
     if jnp.issubdtype(array.dtype, jnp.complexfloating):
         raise TypeError(f"{who} must return real numbers, got {array.dtype}: embed as (Re, Im).")
-    if array.shape not in shapes:
+    if array.shape not in shapes and not (one_value and array.size == 1):
         raise ValueError(
             f"{who} must return an array of shape {_or(shapes)} (that of y0), got {array.shape}."
-            if who == "vector_field"
+            if who != "jac"
             else f"{who} must return an array of shape {_or(shapes)}, got {array.shape}."
         )
     return array.astype(jnp.float64)

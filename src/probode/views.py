@@ -116,7 +116,7 @@ class Views:
         return plotting.plot_phase(self, i, j, ax, enlarge=enlarge, names=names)
 
     def to_xarray(self: Any, samples: int = 0, *, seed: Any = 0, t: Any = None) -> "Dataset":
-        """An xarray Dataset of ``mean`` and ``std`` over ``time`` and ``state``.
+        """An xarray Dataset of ``y`` (the mean) and ``y_std`` over ``time`` and ``state``.
 
         Parameters
         ----------

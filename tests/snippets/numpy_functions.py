@@ -6,6 +6,7 @@ from math import cos, exp, sin
 
 import numpy as np
 import numpy as numerical
+import scipy.interpolate
 import scipy.sparse
 import scipy.special
 from numpy import sqrt, tanh
@@ -229,6 +230,14 @@ def switched_by_heaviside(t, y):
 
 
 TIMES, LOADS = np.linspace(0, 2, 9), np.cos(np.linspace(0, 2, 9))
+
+
+SPLINE = scipy.interpolate.CubicSpline(TIMES, LOADS)
+
+
+@snippet("numpy", [0.7, 0.2])
+def spline_of_time(t, y):
+    return np.array([SPLINE(t) - y[0] * SPLINE(t, 1), y[1] + SPLINE(y[0])])
 
 
 @snippet("numpy", [0.5, 1.0])

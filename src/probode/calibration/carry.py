@@ -1,5 +1,6 @@
 """The error along all steps: one after the other, or all of them at once."""
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -136,8 +137,8 @@ def carry_at_once(
     beyond = (steps.f - shifted) - jnp.einsum("nsb,nab->nsa", stages, steps.j)
     second = jax.vmap(scheme.apply)(steps.solve, beyond)
     second = jnp.where(still[..., None], 0.0, second)
-    changed, moved = jax.vmap(measured)(values, stages, first, second)
-    settled = jnp.all(is_settled(changed, jnp.ones(()), moved, n) | still[:, 0])
+    changed, moved = jax.vmap(partial(measured, jnp))(values, stages, first, second)
+    settled = jnp.all(is_settled(jnp, changed, jnp.ones(()), moved, n) | still[:, 0])
     before, e = e, errors(steps.offset + second)
     stages = stages_of(e[:-1], steps.offset + second)
     noise = ROUNDING * jnp.max(jnp.abs(values), axis=(0, 1))

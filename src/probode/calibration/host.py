@@ -10,7 +10,21 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from probode.calibration.carry import empty
-from probode.calibration.transport import Newton, Scheme, Sweeps, Transported, curve
+from probode.calibration.drive import block_steps
+from probode.calibration.transport import (
+    MOST_ITERATIONS,
+    MOST_SWEEPS,
+    SHRINKS,
+    SWEEPS_SHRINK,
+    Carry,
+    Newton,
+    Scheme,
+    Sweeps,
+    Transported,
+    curve,
+    is_settled,
+    measured,
+)
 
 
 class HostProblem(NamedTuple):
@@ -35,60 +49,103 @@ def transport_on_host(scheme: Scheme, problem: HostProblem, t: Any, means: Any) 
     d, steps = means.shape[-1], t.shape[0] - 1
     means = means[:, : scheme.k + 1]
     out: Any = empty(scheme, steps, d)
-    e, slope = np.zeros(d), np.zeros(d)
+    carry = Carry.start(np, d)
+    if isinstance(scheme, Newton):
+        size = block_steps(scheme, d)
+        for begin in range(0, steps, size):
+            part = slice(begin, min(begin + size, steps))
+            block = _Newton(scheme, problem, t, means, part)
+            for n in range(part.stop - begin):
+                carry = _keep(out, begin + n, block.h[n], carry, *block.advance(n, carry))
+        return out
     for n in range(steps):
         h = t[n + 1] - t[n]
-        if isinstance(scheme, Newton):
-            stages, first, second = _newton(scheme, problem, t[n], h, means[n : n + 2], e)
-            end = stages[-1]
-        else:
-            stages, end, first, second = _sweeps(
-                scheme, problem, t[n], h, means[n : n + 2], e, slope
-            )
-        out.error[n], out.stages[n], out.first[n], out.second[n] = end, stages, first, second
-        slope = (end - e) / h
-        e = end
+        carry = _keep(out, n, h, carry, *_sweeps(scheme, problem, t[n], h, means[n : n + 2], carry))
     return out
 
 
-def _newton(
-    scheme: Newton,
-    problem: HostProblem,
-    t: Any,
-    h: Any,
-    pair: Any,
-    e: Any,
-) -> tuple[Any, Any, Any]:
-    """``((h a)⁻¹ - J) (E - e_n) = δ + J e_n - r(E)``, first with ``r = 0``, then corrected."""
-    c, d = scheme.collocation, e.size
-    path = curve(np, c, scheme.k, t, h, pair[0], pair[1])
-    f = problem.at_stages(path.t, path.value)
-    m = c.middle
-    j = problem.jacobian_at(float(path.t[m]), path.value[m], f[m])
-    defect = path.slope - f
-    system = np.kron(np.linalg.inv(c.matrix) / h, np.eye(d)) - np.kron(np.eye(c.s), j)
-    solve = np.linalg.inv(system)
-    first = (solve @ (defect + j @ e).reshape(-1)).reshape(c.s, d)
-    stages = e + first
-    second = np.zeros_like(stages)
-    for _ in range(scheme.corrections):
-        shifted = problem.at_stages(path.t, path.value - stages)
-        second = (solve @ ((f - shifted) - stages @ j.T).reshape(-1)).reshape(c.s, d)
-        stages = stages + second
-    return stages, first[-1], second[-1]
+def _keep(out: Any, n: int, h: Any, carry: Carry, moved: Transported, due: bool) -> Carry:
+    """Write down a step; what it leaves to the next."""
+    for rows, value in zip(out, moved, strict=True):
+        rows[n] = value
+    return carry.after(moved.error, h, float(due), spent=moved.repeats)
+
+
+class _Newton:
+    """``((h a)⁻¹ - J) (E - e_n) = δ + J e_n - r(E)``, first with ``r = 0``, then corrected.
+
+    For the steps ``part``: what does not depend on ``e_n`` for all of them at once. In the
+    eigenbasis of ``a⁻¹`` the systems fall apart into ``λ_k/h - J``.
+    """
+
+    def __init__(self, scheme: Newton, problem: HostProblem, t: Any, means: Any, part: slice):
+        self._scheme, self._problem = scheme, problem
+        c, m = scheme.collocation, scheme.collocation.middle
+        after = slice(part.start + 1, part.stop + 1)
+        self.h = h = t[after] - t[part]
+        self._path = path = curve(np, c, scheme.k, t[part], h, means[part], means[after])
+        d = means.shape[-1]
+        self._f, self._j = np.empty(path.value.shape), np.empty((h.size, d, d))
+        for n in range(h.size):
+            self._f[n] = problem.at_stages(path.t[n], path.value[n])
+            at = (float(path.t[n, m]), path.value[n, m], self._f[n, m])
+            self._j[n] = problem.jacobian_at(*at)
+        self._inverses = self._inverted(h[:, None], self._j[:, None])
+
+    def _inverted(self, h: Any, j: Any) -> Any:
+        """``(λ_k/h - J)⁻¹`` for all ``k``."""
+        shifts = self._scheme.collocation.spectrum[0] / h
+        return np.linalg.inv(shifts[..., None, None] * np.eye(j.shape[-1]) - j)
+
+    def _solved(self, inverses: Any, right: Any) -> Any:
+        _, columns, rows = self._scheme.collocation.spectrum
+        turned = inverses @ (rows @ right)[..., None]
+        return (columns @ turned[..., 0]).real
+
+    def advance(self, n: int, carry: Carry) -> tuple[Transported, bool]:
+        """The error over step ``n`` of these, and whether one correction was not enough."""
+        e, path, h = carry.error, self._path, self.h[n]
+        value, inverses = path.value[n], self._inverses[n]
+        first = self._solved(inverses, (path.slope[n] - self._f[n]) + self._j[n] @ e)
+        plain = e + first
+        if not (self._scheme.corrections or carry.looks):
+            return _moved(plain[-1], plain, first[-1], np.zeros_like(e), 0, 0), False
+        shifted = self._problem.at_stages(path.t[n], value - plain)
+        change = self._solved(inverses, (self._f[n] - shifted) - plain @ self._j[n].T)
+        changed, moved = measured(np, value, plain, first, change)
+        stages, counts = plain + change, [1 - self._scheme.corrections, 0]
+        before: Any = 1.0
+        anew, due = False, not is_settled(np, changed, before, moved, carry.steps)
+        settled = not due
+        affordable = carry.credit >= MOST_ITERATIONS
+        inverse_matrix = np.linalg.inv(self._scheme.collocation.matrix)
+        while not settled and max(counts) < MOST_ITERATIONS:
+            if not (anew or changed <= SHRINKS * before):
+                if not affordable:
+                    break
+                anew, changed = True, np.asarray(0.0)
+                stages = np.broadcast_to(e, stages.shape)
+            f = self._problem.at_stages(path.t[n], value - stages)
+            if anew:
+                inner = self._scheme.collocation.middle
+                at = (float(path.t[n, inner]), value[inner] - stages[inner], f[inner])
+                inverses = self._inverted(h, self._problem.jacobian_at(*at))
+            right = inverse_matrix @ (e - stages) / h + path.slope[n] - f
+            change = self._solved(inverses, right)
+            stages = stages + change
+            counts[anew] += 1
+            before = changed
+            changed, moved = measured(np, value, stages, stages - e, change)
+            settled = is_settled(np, changed, before, moved, carry.steps)
+        end, last = stages[-1], change[-1]
+        return _moved(end, stages, end - last - e, last, *counts), due
 
 
 def _sweeps(
-    scheme: Sweeps,
-    problem: HostProblem,
-    t: Any,
-    h: Any,
-    pair: Any,
-    e: Any,
-    slope: Any,
-) -> tuple[Any, Any, Any, Any]:
+    scheme: Sweeps, problem: HostProblem, t: Any, h: Any, pair: Any, carry: Carry
+) -> tuple[Transported, bool]:
     """``E <- E + ((h a)⁻¹ - D)⁻¹ ((h a)⁻¹ (e_n - E) + G)``, without ``D``: ``e_n + h a G``."""
-    c = scheme.collocation
+    c, e = scheme.collocation, carry.error
     path = curve(np, c, scheme.k, t, h, pair[0], pair[1])
     diagonal = None
     if scheme.diagonal:
@@ -96,11 +153,26 @@ def _sweeps(
         y: Any = path.value[m]
         j = problem.jacobian_at(float(path.t[m]), y, problem.function(float(path.t[m]), y))
         diagonal = np.diagonal(j) if j.ndim == 2 else j
-    stages = e + c.nodes[:, None] * (h * slope)
-    ends = []
-    for _ in range(scheme.sweeps):
+    stages: Any = e + c.nodes[:, None] * (h * carry.slope)
+    most = MOST_SWEEPS if scheme.sweeps > 1 or carry.looks else 1
+    ends: list[Any] = []
+    changed: Any = 0.0
+    while len(ends) < most:
         slopes = path.slope - problem.at_stages(path.t, path.value - stages)
-        stages = np.asarray(scheme.sweep(e, h, stages, slopes, diagonal))
-        ends.append(stages[-1] if scheme.diagonal else e + h * (c.weights @ slopes))
+        swept = np.asarray(scheme.sweep(e, h, stages, slopes, diagonal))
+        ends.append(swept[-1] if scheme.diagonal else e + h * (c.weights @ slopes))
+        before = changed
+        changed, moved = measured(np, path.value, swept, swept - e, swept - stages)
+        stages = swept
+        if len(ends) > 1 and (
+            is_settled(np, changed, before, moved, carry.steps)
+            or not changed <= SWEEPS_SHRINK * before
+        ):
+            break
     second = ends[-1] - ends[-2] if len(ends) > 1 else np.zeros_like(e)
-    return stages, ends[-1], ends[0] - e, second
+    more = len(ends) - scheme.sweeps
+    return _moved(ends[-1], stages, ends[0] - e, second, more, 0), len(ends) > 2
+
+
+def _moved(*parts: Any) -> Transported:
+    return Transported(*parts)

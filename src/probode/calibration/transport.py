@@ -215,8 +215,8 @@ class Newton:
         def corrected() -> tuple[Array, Array, Array, Array, Array]:
             shifted = jax.vmap(field)(step.curve.t, step.curve.value - plain)
             change = self.apply(step.solve, (step.f - shifted) - plain @ step.j.T)
-            changed, moved = measured(step.curve.value, plain, first, change)
-            settled = is_settled(changed, jnp.ones(()), moved, carry.steps)
+            changed, moved = measured(jnp, step.curve.value, plain, first, change)
+            settled = is_settled(jnp, changed, jnp.ones(()), moved, carry.steps)
             found = jax.lax.cond(
                 settled,
                 lambda: (plain + change, change, none, none),
@@ -274,8 +274,8 @@ class Newton:
             solve = jax.lax.cond(now.anew, lambda: linearize(f, now.stages), lambda: now.solve)
             change = self.apply(solve, inverse_matrix @ (e - now.stages) / path.h + path.slope - f)
             stages = now.stages + change
-            changed, moved = measured(path.value, stages, stages - e, change)
-            settled = is_settled(changed, now.changed, moved, carry.steps)
+            changed, moved = measured(jnp, path.value, stages, stages - e, change)
+            settled = is_settled(jnp, changed, now.changed, moved, carry.steps)
             stuck = ~now.anew & ~settled & ~(changed <= SHRINKS * now.changed)
             anew = now.anew | (stuck & affordable)
             restart = anew & ~now.anew
@@ -310,12 +310,12 @@ class Newton:
         return end.stages, end.change, end.corrections, end.repeats
 
 
-def measured(value: Array, stages: Array, moved: Array, change: Array) -> tuple[Array, Array]:
+def measured(xp: Any, value: Any, stages: Any, moved: Any, change: Any) -> tuple[Any, Any]:
     """Largest parts of the stages that a change and the whole step moved, rounding left out."""
-    noise = ROUNDING * jnp.max(jnp.abs(value))
-    size = jnp.maximum(jnp.max(jnp.abs(stages), axis=0), noise)
-    changed = jnp.max(jnp.maximum(jnp.abs(change) - noise, 0.0) / size)
-    return changed, jnp.max(jnp.abs(moved) / size)
+    noise = ROUNDING * xp.max(xp.abs(value))
+    size = xp.maximum(xp.maximum(xp.max(xp.abs(stages), axis=0), noise), _TINY)
+    changed = xp.max(xp.maximum(xp.abs(change) - noise, 0.0) / size)
+    return changed, xp.max(xp.abs(moved) / size)
 
 
 def allowed(steps: Array) -> Array:
@@ -323,13 +323,13 @@ def allowed(steps: Array) -> Array:
     return 1.0 / (EARLY + steps) ** 2
 
 
-def is_settled(changed: Array, before: Array, moved: Array, steps: Array) -> Array:
+def is_settled(xp: Any, changed: Any, before: Any, moved: Any, steps: Any) -> Any:
     """Whether the correction after this one can be left out.
 
     It is smaller than this one by as much as this one is than the one ``before``, which for the
     first correction is the error itself: of size one.
     """
-    left = changed * changed / jnp.maximum(jnp.maximum(changed, before), _TINY)
+    left = changed * changed / xp.maximum(xp.maximum(changed, before), _TINY)
     return (left <= LEFT_OVER * moved) & (left <= allowed(steps))
 
 
@@ -410,12 +410,12 @@ class Sweeps:
             stages = self.sweep(e, h, now.stages, slopes, diagonal)
             end = stages[-1] if self.diagonal else e + h * mix(c.weights, slopes)
             change = stages - now.stages
-            changed, moved = measured(path.value, stages, stages - e, change)
+            changed, moved = measured(jnp, path.value, stages, stages - e, change)
             return State(stages, end, end - now.end, changed, now.changed, moved, now.sweeps + 1)
 
         def unsettled(now: State) -> Array:
             """Where ``h J`` is no small number, more sweeps do not help."""
-            settled = is_settled(now.changed, now.before, now.moved, carry.steps)
+            settled = is_settled(jnp, now.changed, now.before, now.moved, carry.steps)
             shrinks = now.changed <= SWEEPS_SHRINK * now.before
             return ~settled & shrinks & (now.sweeps < MOST_SWEEPS)
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from probode.ensemble.collected import COUNTS
-from probode.export import library, library_version
+from probode.export import DATASET_NAMES, library, library_version
 
 if TYPE_CHECKING:
     from xarray import Dataset
@@ -35,11 +35,23 @@ def to_xarray(ensemble: "Ensemble") -> "Dataset":
     over = (*dims, "time", "state")
     table = (*shape, ensemble.family.times, d)
     variables: dict[str, Any] = {
-        "mean": (over, ensemble.mean.reshape(table), {"long_name": "posterior mean"}),
-        "std": (over, ensemble.std.reshape(table), {"long_name": "posterior standard deviation"}),
+        DATASET_NAMES["mean"]: (
+            over,
+            ensemble.mean.reshape(table),
+            {"long_name": "posterior mean"},
+        ),
+        DATASET_NAMES["std"]: (
+            over,
+            ensemble.std.reshape(table),
+            {"long_name": "posterior standard deviation"},
+        ),
     }
     if ensemble.settings.covariance:
-        variables["cov"] = (*over, "state2"), ensemble.cov, {"long_name": "posterior covariance"}
+        variables[DATASET_NAMES["cov"]] = (
+            (*over, "state2"),
+            ensemble.cov,
+            {"long_name": "posterior covariance"},
+        )
     for name in ("status", *COUNTS):
         variables[name] = dims, getattr(ensemble, name)
     coords: dict[str, Any] = {**ensemble.coords, "state": np.arange(d)}

@@ -30,7 +30,7 @@ def bind_member(
     start: Any = y0
     diagonal = settings.solver.jacobian == "diagonal"
     with double_precision():
-        return bind(vector_field, t0, start, args, settings.jac, diagonal=diagonal)
+        return bind(vector_field, t0, start, args, settings.jac, diagonal=diagonal, name="fun")
 
 
 def traceable(fun: Callable[..., Any], members: Members) -> Callable[..., Any]:

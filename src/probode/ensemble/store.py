@@ -20,7 +20,7 @@ from probode.ensemble.fingerprint import differences
 from probode.ensemble.inputs import MEMBER
 from probode.ensemble.problem import Family
 from probode.ensemble.settings import Settings
-from probode.export import library, library_version
+from probode.export import DATASET_NAMES, library, library_version
 from probode.lanes.records import LaneResults
 from probode.status import Status
 
@@ -34,6 +34,9 @@ class Store(Mapping[str, Any]):
         self.path = Path(path)
         self._group = library("zarr", "ensemble").open_group(str(path), mode="r+")
         self._about: dict[str, Any] = dict(self._group.attrs[FORMAT])
+        ours = {stored: name for name, stored in DATASET_NAMES.items()}
+        # Variable to its name in the file; older stores have the same name for both.
+        self._stored = {ours.get(stored, stored): stored for stored in self._about["variables"]}
 
     def __reduce__(self) -> Any:
         return Store, (self.path.absolute(),)
@@ -48,11 +51,11 @@ class Store(Mapping[str, Any]):
         if np.any(results.status == Status.INTERRUPTED.value):
             return
         for name in (*(name for name in self if name != "status"), "status"):
-            self._group[name][slice(*chunk)] = getattr(results, name)
+            self[name][slice(*chunk)] = getattr(results, name)
 
     def missing(self) -> list[Chunk]:
         """Chunks that have not been written."""
-        status = np.asarray(self._group["status"][...])
+        status = np.asarray(self["status"][...])
         return [
             chunk
             for chunk in chunks_of(len(status), self.chunk)
@@ -69,15 +72,13 @@ class Store(Mapping[str, Any]):
             )
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self._about["variables"]:
-            raise KeyError(name)
-        return self._group[name]
+        return self._group[self._stored[name]]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._about["variables"])
+        return iter(self._stored)
 
     def __len__(self) -> int:
-        return len(self._about["variables"])
+        return len(self._stored)
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
@@ -139,7 +140,9 @@ def _create(
 ) -> None:
     group = library("zarr", "ensemble").open_group(str(path), mode="w")
     count = family.count
-    variables = layout(family, settings)
+    variables = {
+        DATASET_NAMES.get(name, name): form for name, form in layout(family, settings).items()
+    }
     variables["status"] = ((), np.int64, Status.RUNNING.value)
     names = {1: (), 3: ("time", "state"), 4: ("time", "state", "state2")}
     for name, (shape, dtype, blank) in variables.items():

@@ -19,6 +19,8 @@ from probode.structure import BlockDiagonal, Dense, Isotropic
 
 LIBRARY = "_kernels.so"
 
+INSTRUCTION_SETS = ("avx512", "avx2", "baseline")
+
 _DENSE_LIMIT = 400
 """Above this size of a dense state LAPACK's blocked decompositions are faster."""
 
@@ -56,11 +58,28 @@ def _load() -> ctypes.CDLL | None:
         for name in ("open", "advance", "run", "solve"):
             capsule = jax.ffi.pycapsule(getattr(library, f"probode_xla_{name}"))
             jax.ffi.register_ffi_target(f"probode_xla_{name}", capsule, platform="cpu")
+        for name in ("probode_open", "probode_advance", "probode_use"):
+            getattr(library, name).restype = ctypes.c_int
+        library.probode_in_use.restype = ctypes.c_char_p
     except (OSError, AttributeError, RuntimeError):
         return None
-    for name in ("probode_open", "probode_advance"):
-        getattr(library, name).restype = ctypes.c_int
+    wanted = os.environ.get("PROBODE_ISA", "")
+    if wanted and not library.probode_use(wanted.encode()):
+        raise ValueError(
+            f"PROBODE_ISA={wanted}: no kernels for it, or not on this processor. It is one of "
+            f"{', '.join(INSTRUCTION_SETS)}; without it the best one is taken, here "
+            f"{library.probode_in_use().decode()}."
+        )
     return library
+
+
+def instruction_set() -> str | None:
+    """Which set of instructions the kernels are compiled for that run here; ``None``: no kernels.
+
+    The environment variable ``PROBODE_ISA`` asks for another one than the best.
+    """
+    library = load() if available() else None
+    return None if library is None else library.probode_in_use().decode()
 
 
 def address(array: np.ndarray) -> ctypes.c_void_p:

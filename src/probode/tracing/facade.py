@@ -12,6 +12,7 @@ import numpy as np
 from probode.tracing.arrays import TracedArray, is_traced, unwrap, wrap
 from probode.tracing.dispatch import call, call_math
 from probode.tracing.sparse import SparseMatrix, is_sparse
+from probode.tracing.splines import spline
 
 _FUNCTION_TYPES = (FunctionType, BuiltinFunctionType, np.ufunc, type(np.sum))
 _MODULES = (
@@ -105,7 +106,7 @@ def stand_in(value: Any) -> Any | None:
     elif is_sparse(value):
         return SparseMatrix(value)
     else:
-        return None
+        return spline(value)
     _stand_ins[id(value)] = found
     return found
 

@@ -14,22 +14,45 @@ using FlagResult = ffi::ResultBuffer<ffi::PRED>;
 namespace probode {
 namespace {
 
-const Kernels& chosen() {
+struct InstructionSet {
+  const char* name;
+  const Kernels* kernels;
+  bool runs_here;
+};
+
+// The sets that were compiled, the best one first.
+const InstructionSet* compiled_sets(int& count) {
+#if defined(PROBODE_WITH_AVX2) || defined(PROBODE_WITH_AVX512)
+  __builtin_cpu_init();  // needed where it is asked before main, when libraries are loaded
+#endif
+  static const InstructionSet sets[] = {
 #if defined(PROBODE_WITH_AVX512)
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("fma"))
-    return avx512::kernels;
+      {"avx512", &avx512::kernels,
+       __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("fma")},
 #endif
 #if defined(PROBODE_WITH_AVX2)
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return avx2::kernels;
+      {"avx2", &avx2::kernels, __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")},
 #endif
-  return baseline::kernels;
+      {"baseline", &baseline::kernels, true},
+  };
+  count = sizeof(sets) / sizeof(sets[0]);
+  return sets;
 }
 
-const Kernels& kernels() {
-  static const Kernels& best = chosen();
-  return best;
+// The set of this name, or (without one) the best, among those that this machine can run.
+const InstructionSet* find_set(const char* name) {
+  int count = 0;
+  const InstructionSet* sets = compiled_sets(count);
+  for (int i = 0; i < count; ++i)
+    if (sets[i].runs_here && (name == nullptr || std::strcmp(name, sets[i].name) == 0))
+      return &sets[i];
+  return nullptr;
 }
+
+const InstructionSet* in_use = find_set(nullptr);
+
+const Kernels& kernels() { return *in_use->kernels; }
 
 // The state and the rows are changed where they are when XLA could alias them, copied when not.
 template <typename Buffer, typename Result>
@@ -95,6 +118,15 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(probode_xla_solve, probode::Solve,
                                   .Arg<Code>().Arg<Vector>().Ret<Vector>().Ret<Vector>());
 
 extern "C" {
+
+// Before any other call: the kernels of this instruction set. False if they cannot be run here.
+int probode_use(const char* name) {
+  const probode::InstructionSet* found = probode::find_set(name);
+  if (found != nullptr) probode::in_use = found;
+  return found != nullptr;
+}
+
+const char* probode_in_use() { return probode::in_use->name; }
 
 int probode_open(const double* settings, double* state, double* rows) {
   return probode::kernels().open(settings, state, rows);

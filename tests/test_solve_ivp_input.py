@@ -1,0 +1,143 @@
+"""What solve_ivp takes: shapes that SciPy takes, Jacobians in all their forms, no times at all."""
+
+import warnings
+
+import numpy as np
+import pytest
+import scipy.integrate
+import scipy.linalg
+import scipy.sparse
+
+import probode
+from probode import solve_ivp
+
+PACKED = np.array([[0.0, 1.0, 0.5, 2.0], [-2.0, -3.0, -4.0, -5.0], [0.2, 0.1, 0.3, 0.0]])
+MATRIX = np.diag(PACKED[0, 1:], 1) + np.diag(PACKED[1]) + np.diag(PACKED[2, :-1], -1)
+BANDS = {"lband": 1, "uband": 1}
+START = np.array([1.0, 2.0, 3.0, 4.0])
+
+
+def linear(t, y):
+    return MATRIX @ y
+
+
+def linear_in_python(t, y):
+    """The same for no tracer: it asks for a value."""
+    return MATRIX @ y if y[0] < 1e9 else y
+
+
+FUNCTIONS = pytest.mark.parametrize("fun", [linear, linear_in_python], ids=["traced", "python"])
+
+
+def solve(fun, **options):
+    return solve_ivp(fun, (0, 0.5), START, order=2, calibration="model", **options)
+
+
+# One component -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [float, complex])
+@pytest.mark.parametrize(
+    "output", [lambda x: x, lambda x: np.array(x), lambda x: [x], lambda x: [[x]]], ids=range(4)
+)
+def test_one_component_may_be_returned_in_any_shape(output, kind):
+    result = solve_ivp(lambda t, y: output(-y[0]), (0, 1), np.ones(1, kind), rtol=1e-6, order=2)
+    np.testing.assert_allclose(result.y[:, -1], [np.exp(-1)], rtol=1e-5)
+
+
+def test_one_component_of_a_function_that_only_python_can_evaluate():
+    result = solve_ivp(lambda t, y: -float(y[0]), (0, 1), [1.0], rtol=1e-6, order=2)
+    np.testing.assert_allclose(result.y[:, -1], [np.exp(-1)], rtol=1e-5)
+
+
+@FUNCTIONS
+def test_a_wrong_number_of_values_is_refused_under_the_name_that_the_user_knows(fun):
+    with pytest.raises(ValueError, match=r"fun.* must return an array of shape \(4,\)"):
+        solve(lambda t, y: fun(t, y)[:2])
+
+
+# Jacobians -----------------------------------------------------------------------------------
+
+
+@FUNCTIONS
+@pytest.mark.parametrize("callable_", [False, True], ids=["matrix", "function"])
+@pytest.mark.parametrize(
+    ("jac", "options"),
+    [(MATRIX, {}), (scipy.sparse.csr_array(MATRIX), {}), (PACKED, BANDS), (MATRIX[:2, :2], {})],
+    ids=["dense", "sparse", "packed", "too small"],
+)
+def test_the_forms_of_a_jacobian(fun, jac, options, callable_):
+    """Right ones give the same solution, without a warning; others are refused with their shape."""
+    given = (lambda t, y: jac) if callable_ else jac
+    if jac.shape == (2, 2):
+        with pytest.raises(ValueError, match=r"jac.* shape \(4, 4\), got \(2, 2\)"):
+            solve(fun, jac=given)
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        result = solve(fun, jac=given, **options)
+    np.testing.assert_allclose(result.y[:, -1], scipy.linalg.expm(0.5 * MATRIX) @ START, rtol=1e-3)
+
+
+@FUNCTIONS
+def test_a_packed_jacobian_of_the_wrong_shape_says_both_that_would_do(fun):
+    with pytest.raises(ValueError, match=r"\(2, 4\) \(packed: lband=1, uband=0\) or \(4, 4\)"):
+        solve(fun, jac=PACKED, lband=1)
+
+
+@FUNCTIONS
+@pytest.mark.parametrize("jac", [lambda y: MATRIX, lambda t, y, rate: MATRIX], ids=["(y)", "args"])
+def test_a_jacobian_of_another_signature_is_refused(fun, jac):
+    with pytest.raises(TypeError, match=r"called as jac\(t, y\)"):
+        solve(fun, jac=jac)
+
+
+@FUNCTIONS
+@pytest.mark.parametrize(
+    "jac", [MATRIX.T, -MATRIX, lambda t, y: 2 * MATRIX], ids=["transposed", "sign", "factor"]
+)
+def test_a_jacobian_that_is_not_the_derivative_is_warned_about(fun, jac):
+    with pytest.warns(UserWarning, match="`jac` is not the derivative of `fun`"):
+        solve(fun, jac=jac)
+
+
+def test_a_jacobian_is_not_judged_where_differences_do_not_settle():
+    """The square root has no derivative at the start; its Jacobian is the user's business."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        solve_ivp(
+            lambda t, y: 1 + np.sqrt(np.abs(y)),
+            (0, 0.1),
+            [0.0],
+            order=2,
+            calibration="model",
+            initialization="runge-kutta",
+            jac=lambda t, y: [[1.0]],
+        )
+
+
+# No times ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("interval", [(0, 1), (1, 0), (0, 0)], ids=str)
+def test_no_times_give_no_values_as_in_scipy(interval):
+    ours, theirs = (
+        solver(linear, interval, START, t_eval=[])
+        for solver in (solve_ivp, scipy.integrate.solve_ivp)
+    )
+    assert ours.success and len(ours.t) == len(theirs.t) == 0
+    assert np.size(ours.y) == np.size(theirs.y) == np.size(ours.y_std) == 0
+    assert ours.y_cov.shape == (0, 4, 4)
+
+
+def test_dense_output_at_no_times_is_empty():
+    solution = solve(linear, dense_output=True).sol
+    assert solution([]).shape == solution.std([]).shape == (4, 0)
+
+
+# Names ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [*probode.__all__, "plotting", "problems", "scipy"])
+def test_every_public_name_is_completed(name):
+    assert name in dir(probode)
