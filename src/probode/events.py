@@ -12,11 +12,14 @@ import numpy as np
 from scipy.optimize import brentq, minimize_scalar
 
 from probode.engine import AnyChunk
+from probode.limits import Limits
 from probode.posterior import Posterior
 
 _SAMPLES = 4
 """Parts into which a step is cut to look for sign changes."""
 
+_PIECE = 256
+"""Steps between two looks at the clock."""
 _POLISHING = 6
 _ROOT = 4 * float(np.finfo(float).eps)
 
@@ -192,40 +195,73 @@ class Occurrences(NamedTuple):
     std: list[np.ndarray]
     end: float | None
     """Time of the terminal event, if there was one."""
+    whole: bool = True
+    """Whether there was time to look at all of them."""
 
 
 def locate(
     events: Sequence[Event],
     posterior: Posterior,
     convert: Callable[[np.ndarray], np.ndarray] = lambda y: y,
+    limits: Limits | None = None,
 ) -> Occurrences:
-    """All events along a posterior, up to the first terminal one.
+    """All events along a posterior, up to the first terminal one (or as time allows).
 
     ``convert`` turns flat real states into what the user's functions expect.
     """
+    limits = limits or Limits()
     order = min(posterior.solver.order, 2)
     t = np.asarray(posterior.t)
     derivatives = np.stack(
         [posterior.path.select(posterior.method, k)[0] for k in range(order + 1)]
     )
-    found = crossings(events, t, np.swapaxes(derivatives, 0, 1))
+    found = _crossings_in_time(events, t, np.swapaxes(derivatives, 0, 1), limits)
     counts = np.zeros(len(events))
-    kept: list[Crossing] = []
-    end = None
+    times: list[list[float]] = [[] for _ in events]
+    values: list[list[np.ndarray]] = [[] for _ in events]
+    stds: list[list[float]] = [[] for _ in events]
+    end, whole = None, True
     for crossing in found:
-        settled = _polish(events[crossing.event], posterior, crossing, t, convert)
-        kept.append(crossing._replace(t=settled))
-        counts[crossing.event] += 1
-        if counts[crossing.event] >= events[crossing.event].terminal:
+        if crossing is None:
+            whole = False
+            break
+        k = crossing.event
+        settled = _polish(events[k], posterior, crossing, t, convert)
+        times[k].append(settled)
+        values[k].append(convert(np.ravel(posterior(settled).mean)))
+        stds[k].append(_time_std(events[k], posterior, settled, convert))
+        counts[k] += 1
+        if counts[k] >= events[k].terminal:
             end = settled
             break
-    times, values, stds = [], [], []
-    for k, event in enumerate(events):
-        mine = np.array([crossing.t for crossing in kept if crossing.event == k])
-        times.append(mine)
-        values.append(np.array([convert(np.ravel(posterior(s).mean)) for s in mine]))
-        stds.append(np.array([_time_std(event, posterior, s, convert) for s in mine]))
-    return Occurrences(times, values, stds, end)
+    t_events, y_events, deviations = (
+        [np.array(each) for each in some] for some in (times, values, stds)
+    )
+    return Occurrences(t_events, y_events, deviations, end, whole)
+
+
+def _crossings_in_time(
+    events: Sequence[Event], t: np.ndarray, derivatives: np.ndarray, limits: Limits
+) -> Iterator[Crossing | None]:
+    """All zeros; with a time limit in pieces of the path, and ``None`` when time is over."""
+    piece = len(t) if limits.left == np.inf else _PIECE
+    before: set[Crossing] = set()
+    for begin in range(0, len(t) - 1, piece):
+        if limits.expired():
+            yield None
+            return
+        some = slice(begin, begin + piece + 1)
+        found = [
+            crossing._replace(step=crossing.step + begin)
+            for crossing in crossings(events, t[some], derivatives[some])
+        ]
+        for crossing in found:
+            if limits.expired():
+                yield None
+                return
+            if crossing._replace(step=begin - 1) not in before:  # at a node between two pieces
+                yield crossing
+        before = set(found)
 
 
 def _polish(

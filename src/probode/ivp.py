@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
@@ -11,17 +12,27 @@ from probode import engine, events, host, loop
 from probode.calibration.host import HostProblem
 from probode.calibration.schemes import MODES
 from probode.calibration.target import Integrated, Target, reach
+from probode.chosen import ChosenPath
 from probode.control import Control, GridSteps, PControl, PIControl
 from probode.engine import Inputs, Monitor, one_blas_thread
 from probode.errors import check_choice
 from probode.ivp_function import UserFunction, on_real_form
-from probode.ivp_method import METHODS, read_method, say_if_unstable, single_state, solvers_for
+from probode.ivp_method import (
+    METHODS,
+    read_method,
+    say_if_costly,
+    say_if_unstable,
+    single_state,
+    solvers_for,
+)
 from probode.ivp_options import Options, read_tolerances
 from probode.ivp_result import Constant, Embedding, OdeResult, Solution
+from probode.limits import Limits
+from probode.paths import Path
 from probode.posterior import Posterior, Problem
 from probode.precision import double_precision
 from probode.progress import with_progress
-from probode.solve import build_posterior, check_limits, node_path
+from probode.solve import build_posterior, calibrated, check_limits, run_and_finish
 from probode.solvers import Solver
 from probode.status import Status
 
@@ -79,8 +90,9 @@ def solve_ivp(
         from the tolerance and the stiffness), ``diffusion="dynamic"``, ``evaluations`` (of ``fun``
         in a step of EK0, 1 or 2; by default 1, and 2 where method or order are ``"auto"``),
         ``smooth=True``, ``grid``, ``control`` ("PI", "P"), ``initialization``, ``progress=False``,
-        ``time_limit`` (seconds), ``callback`` (called a few times a second with the progress; a
-        true answer stops).
+        ``time_limit`` (seconds, for everything: steps, smoothing, calibration, rounds),
+        ``max_memory`` (bytes or e.g. ``"4 GB"``; by default half of what is free), ``callback``
+        (called a few times a second with the progress; a true answer stops).
         Error bars: ``calibration="defect"`` (of the size of the global error),
         ``"defect-fast"`` (cheaper, coarser) or ``"model"`` (the posterior of the model as it is).
         A tolerance on the answer: ``global_rtol``, ``global_atol`` (numbers or arrays; then
@@ -101,7 +113,8 @@ def solve_ivp(
     """
     chosen = Options.read(options)
     check_choice("calibration", chosen.calibration, ("model", *MODES))
-    check_limits(chosen.max_num_steps, chosen.time_limit, chosen.callback)
+    limits = Limits.read(chosen.time_limit, chosen.max_memory)
+    check_limits(chosen.max_num_steps, chosen.callback)
     t0, tf = (float(t) for t in t_span)
     if np.isnan(t0) or np.isnan(tf) or np.isinf(t0):
         raise ValueError(f"t_span must be a pair of numbers, got {t_span!r}.")
@@ -118,11 +131,22 @@ def solve_ivp(
     plain = single_state(fun, arguments, bool(vectorized))
     solvers = solvers_for(kind, chosen, control, plain, t0, tf, start)
 
+    def output(posterior: Posterior, limits: Limits) -> None:
+        """What is made of a posterior in the end, to see how long it takes."""
+        low, high = np.min(posterior.t), np.max(posterior.t)
+        inside = None if times is None else times[(times >= low) & (times <= high)]
+        _result(posterior, "", {}, embedding, inside, False, watched, limits)
+
     def integrate(control: Control) -> Integrated:
         for solver, budget in solvers:
             done = _integrate(
                 *(fun, t0, tf, start, arguments, bool(vectorized)),
-                *(solver, control, chosen, embedding, watched, budget),
+                *(solver, control, chosen, embedding, watched),
+                # Where nothing else is needed of the path than its values at these times.
+                times=None if dense_output or watched is not None else times,
+                output=output,
+                limits=limits,
+                budget=budget,
             )
             if done is not None:
                 return done
@@ -135,7 +159,7 @@ def solve_ivp(
         (posterior, path, counts), report = reach(target, control, integrate)
     if kind is not None:  # a choice of the user's
         say_if_unstable(posterior, plain, embedding, fun)
-    result = _result(posterior, path, counts, embedding, times, dense_output, watched)
+    result = _result(posterior, path, counts, embedding, times, dense_output, watched, limits)
     return result if report is None else report.onto(result)
 
 
@@ -228,13 +252,17 @@ def _integrate(
     options: Options,
     embedding: Embedding,
     watched: list[events.Event] | None,
-    budget: int | None = None,
+    times: np.ndarray | None,
+    output: Callable[[Posterior, Limits], None],
+    limits: Limits,
+    budget: int | None,
 ) -> Integrated | None:
     """Run the solve on the real form of the state, compiled where the function can be traced.
 
-    ``None`` if it has taken ``budget`` steps and is not done.
+    With ``times``, and where the covariances of all steps would take much memory, the posterior is
+    kept there only. ``None`` if it has taken ``budget`` steps and is not done.
     """
-    limits = [limit for limit in (options.max_num_steps, budget) if limit is not None]
+    bounds = [bound for bound in (options.max_num_steps, budget) if bound is not None]
     user = UserFunction(fun, arguments, vectorized, options, solver, embedding)
     y0 = embedding.flatten(start)
     watch = None
@@ -245,11 +273,16 @@ def _integrate(
         double_precision(),
         one_blas_thread(),
     ):
-        monitor = Monitor(min(limits, default=None), options.time_limit, callback, y0.shape, watch)
         if isinstance(control, PControl):
             control = control.flat(y0.shape)
         method = solver.method(y0.size)
+        say_if_costly(solver, method)
         traced = user.traced(t0, tf, y0)
+        monitor = Monitor(limits, min(bounds, default=None), callback, y0.shape, watch)
+        calibrating = options.calibration != "model"
+        sparse = times is not None and traced is not None
+        monitor = monitor.bounded(method, options.smooth, calibrating, sparse)
+        run: Callable[[Monitor], Any]
         if traced is not None:
             initialization = solver.initialization
             if options.initialization is not None:
@@ -257,26 +290,28 @@ def _integrate(
                     solver.order, initialization=options.initialization
                 ).initialization
             inputs = Inputs(method, initialization, traced.field, control, t0, tf, y0)
-            final, status, chunks = engine.solve_all(inputs, monitor)
+            run = partial(engine.solve_all, inputs)
             extra = loop.start_evaluations(initialization, control, solver.order)
             known: Any = traced.field
             path = traced.path
         else:
             hosted = user.on_host(y0.size)
-            final, status, chunks, extra = host.solve_on_host(
-                method, hosted, control, t0, tf, y0, monitor
-            )
+            run, extra = host.steps_on_host(method, hosted, control, t0, tf, y0)
             known = HostProblem(hosted.function, hosted.jacobian)
             path = "python"
-        if status == Status.MAX_STEPS and int(final.counts.attempted) == budget:
-            return None
-        nodes = node_path(method, final, chunks, options.smooth)
-        posterior = build_posterior(
-            solver, method, y0.shape, control, nodes, final, np.asarray(status.value), extra, path
+
+        def finish(nodes: Path, final: loop.Solve, status: Any, limits: Limits) -> Posterior:
+            made = build_posterior(
+                solver, method, y0.shape, control, nodes, final, status, extra, path
+            )
+            made = dataclasses.replace(made, problem=Problem(known))
+            return calibrated(made, known, options.calibration, limits)
+
+        posterior = run_and_finish(
+            run, method, options.smooth, monitor, finish, output, times, budget
         )
-        posterior = dataclasses.replace(posterior, problem=Problem(known))
-        if options.calibration != "model":
-            posterior = posterior.calibrate(options.calibration)
+        if posterior is None:
+            return None
     stats = posterior.stats
     counts = {
         "nfev": int(stats.f_evaluations) + int(stats.calibration_f_evaluations),
@@ -294,13 +329,17 @@ def _result(
     times: np.ndarray | None,
     dense_output: bool,
     watched: list[events.Event] | None,
+    limits: Limits,
 ) -> OdeResult:
     """SciPy's result from a posterior."""
-    nodes = np.asarray(posterior.t)
+    path_taken = posterior.path
+    nodes = np.asarray(path_taken.trail.t if isinstance(path_taken, ChosenPath) else posterior.t)
     found = None
     end = nodes[-1]
     if watched is not None:
-        found = events.locate(watched, posterior, embedding.values)
+        found = events.locate(watched, posterior, embedding.values, limits)
+        if not found.whole:
+            posterior = posterior.without("events")
         if found.end is not None:
             end = found.end
     forward = nodes[-1] >= nodes[0]
@@ -310,6 +349,8 @@ def _result(
     else:
         status = 0 if posterior.success else -1
     t = nodes if times is None else times[times <= end] if forward else times[times >= end]
+    if isinstance(path_taken, ChosenPath):
+        t = posterior.t
     t, y, y_std = _values(posterior, embedding, t)
     return OdeResult(
         t=t,

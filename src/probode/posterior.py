@@ -15,6 +15,7 @@ from probode.calibration.scales import Scales
 from probode.diffusion import Evidence
 from probode.engine import one_blas_thread
 from probode.gaussian import safe_sqrt
+from probode.limits import Limits
 from probode.outcome import Gaussian, Problem, Stats
 from probode.paths import NodePath, Path, SavedPath
 from probode.precision import double_precision, is_traced, on_host
@@ -23,6 +24,13 @@ from probode.solvers import Solver
 from probode.status import Status
 from probode.step import Method
 from probode.views import Views
+
+_NOT_DONE = {
+    "smoothing": "There was no time for smoothing: means and error bars are the filter's.",
+    "output": "There was no time to go back to all times asked for: the earlier ones are missing.",
+    "events": "There was no time to look at all events: some are missing.",
+    "calibration": "There was no time to calibrate all of it: see diagnose().",
+}
 
 __all__ = ["Gaussian", "Posterior", "Problem", "Stats", "one_solve"]
 
@@ -49,6 +57,8 @@ class Posterior(Views):
     calibration: Calibration | None = None
     """The estimated global error and the scales made of it; ``None``: the model's scale."""
     problem: Problem = Problem()
+    missing: tuple[str, ...] = static(default=())
+    """What was asked for, and not done in time: "smoothing", "output", "events", "calibration"."""
 
     __repr__ = Views.__repr__  # a dataclass would write its own
 
@@ -184,7 +194,7 @@ class Posterior(Views):
         """How the solve ended, in words."""
         status = self.status
         if isinstance(status, Status):
-            return status.message
+            return " ".join([status.message, *(_NOT_DONE[what] for what in self.missing)])
         raise TypeError(
             "message is for one finished solve: inside a trace or for a batch, use status."
         )
@@ -206,12 +216,10 @@ class Posterior(Views):
             ``"defect"`` (8 evaluations of ``f`` and a Jacobian a step for EK1, 6 of ``f`` for EK0)
             or ``"defect-fast"`` (3 of ``f``), which follows the error less closely.
         """
-        from probode.calibration.calibrate import calibrate_nodes
-
         if not isinstance(self.path, NodePath):
             raise ValueError(
-                "a posterior computed with save_at has not kept its steps: pass "
-                "calibration='defect' to solve, which then calibrates on the way."
+                "this posterior has not kept its steps (save_at, or t_eval of a large problem): "
+                "pass calibration='defect' to the solve, which then calibrates on the way."
             )
         if is_traced(self) or not on_host(self.t):
             raise ValueError(
@@ -225,18 +233,37 @@ class Posterior(Views):
                 "calibration='defect' to solve."
             )
         plain = self if self.calibration is None else dataclasses.replace(self, calibration=None)
-        variance = np.square(plain.std).reshape(len(self.t), -1)
         with double_precision(), one_blas_thread():
-            made = calibrate_nodes(
-                self.method,
-                self.problem.field,
-                self.t,
-                self.path.means,
-                variance,
-                smoothed=self.path.smoothed is not None,
-                mode=mode,
-            )
-        return plain.with_calibration(made)
+            return plain.calibrated_within(self.problem.field, mode, Limits())
+
+    def calibrated_within(self, field: Any, mode: str, limits: Limits) -> "Posterior":
+        """The same as far as time allows: where the estimate ends, bands are as after a loss of it.
+
+        Without any time it stays as it is. ``missing`` says so, and the status.
+        """
+        from probode.calibration.calibrate import calibrate_nodes
+
+        assert isinstance(self.path, NodePath)
+        if limits.expired():
+            return self.without("calibration")
+        std = self.std.reshape(len(self.t), -1)
+        smoothed = self.path.smoothed is not None
+        made, whole = calibrate_nodes(
+            *(self.method, field, self.t, self.path.means, std),
+            smoothed=smoothed,
+            mode=mode,
+            limits=limits,
+        )
+        calibrated = self.with_calibration(made)
+        return calibrated if whole else calibrated.without("calibration")
+
+    def without(self, what: str) -> "Posterior":
+        """A posterior whose time ran out before ``what`` was done."""
+        code: Any = self.status_code
+        if bool(self.success):
+            code = np.asarray(Status.TIME_LIMIT.value)
+        missing = tuple(name for name in _NOT_DONE if name in (*self.missing, what))
+        return replace(self, status_code=code, missing=missing)
 
     def with_calibration(self, made: Calibration) -> "Posterior":
         """The posterior with a calibration, whose cost is noted."""
@@ -277,7 +304,11 @@ class Posterior(Views):
         made = one_solve(self, "diagnose").calibration
         assert made is not None
         lost = not bool(np.all(np.isfinite(made.error)))
-        return judge(np.asarray(made.signs), lost, made.mode)
+        verdict = judge(np.asarray(made.signs), lost, made.mode)
+        if "calibration" in self.missing:
+            others = tuple(flag for flag in verdict.flags if flag != "lost")
+            return dataclasses.replace(verdict, flags=(*others, "unfinished"))
+        return verdict
 
     def _calibrated(self, what: str) -> Calibration:
         if self.calibration is None:

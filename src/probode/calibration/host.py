@@ -11,6 +11,7 @@ import numpy as np
 
 from probode.calibration.carry import empty
 from probode.calibration.transport import Newton, Scheme, Sweeps, Transported, curve
+from probode.limits import Limits
 
 
 class HostProblem(NamedTuple):
@@ -30,13 +31,17 @@ class HostProblem(NamedTuple):
         return np.asarray(self.jacobian(t, y, f), float)
 
 
-def transport_on_host(scheme: Scheme, problem: HostProblem, t: Any, means: Any) -> Transported:
-    """Carry the error along all nodes."""
+def transport_on_host(
+    scheme: Scheme, problem: HostProblem, t: Any, means: Any, limits: Limits
+) -> Transported:
+    """Carry the error along all nodes, or as many as there is time for."""
     d, steps = means.shape[-1], t.shape[0] - 1
     means = means[:, : scheme.k + 1]
     out: Any = empty(scheme, steps, d)
     e, slope = np.zeros(d), np.zeros(d)
     for n in range(steps):
+        if limits.expired():
+            return Transported(*(rows[:n] for rows in out))
         h = t[n + 1] - t[n]
         if isinstance(scheme, Newton):
             stages, first, second = _newton(scheme, problem, t[n], h, means[n : n + 2], e)
