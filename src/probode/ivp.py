@@ -73,7 +73,9 @@ def solve_ivp(
         ``"auto"`` (EK0 for larger problems, unless they turn out stiff), or a solver object such as
         ``probode.EK1(order=8)``.
     t_eval
-        Times at which to return the solution; by default the steps taken.
+        Times at which to return the solution; by default the steps taken. Without ``dense_output``
+        and ``events``, covariances of a large problem (from 256 MB on) are kept at these times
+        only, see ``docs/performance.md``.
     dense_output
         Whether to return ``sol``, a continuous solution.
     events
