@@ -16,6 +16,7 @@ from probode.chosen import ChosenPath
 from probode.control import Control, GridSteps, PControl, PIControl
 from probode.engine import Inputs, Monitor, one_blas_thread
 from probode.errors import check_choice
+from probode.finish import calibrated, run_and_finish
 from probode.ivp_function import UserFunction, on_real_form
 from probode.ivp_method import (
     METHODS,
@@ -32,7 +33,7 @@ from probode.paths import Path
 from probode.posterior import Posterior, Problem
 from probode.precision import double_precision
 from probode.progress import with_progress
-from probode.solve import build_posterior, calibrated, check_limits, run_and_finish
+from probode.solve import build_posterior, check_limits
 from probode.solvers import Solver
 from probode.status import Status
 

@@ -15,13 +15,14 @@ from probode import loop, saving
 from probode.calibration.transport import Scheme
 from probode.compile import compiled
 from probode.control import PControl
+from probode.finish import calibrated
 from probode.limits import Limits
 from probode.paths import SavedPath
 from probode.problem import Field
 from probode.record import record, unchecked
 from probode.saving import Saving
 from probode.smooth import Marginals
-from probode.solve import build_posterior, calibrated
+from probode.solve import build_posterior
 from probode.solvers import Solver
 from probode.status import Status
 from probode.step import Method
