@@ -158,9 +158,9 @@ def norm(x: Any, axis: int = -1) -> Any:
             squares = np.einsum("...ij,...ij->...j" if axis == -2 else "...i,...i->...", x, x)
             if np.all((squares > 1e-280) & (squares < 1e280)):
                 return np.sqrt(squares)
-        largest = xp.max(xp.abs(x), axis=axis, keepdims=True, initial=0.0)
+        size = xp.abs(x if xp is np else jax.lax.stop_gradient(x))
+        largest = xp.max(size, axis=axis, keepdims=True, initial=0.0)
         unit = xp.where((largest > 0.0) & xp.isfinite(largest), largest, 1.0)
-        unit = unit if xp is np else jax.lax.stop_gradient(unit)
         return xp.squeeze(unit, axis) * safe_sqrt(xp.sum(xp.square(x / unit), axis=axis))
 
 

@@ -219,7 +219,7 @@ class Posterior(Views):
         if not isinstance(self.path, NodePath):
             raise ValueError(
                 "this posterior has not kept its steps (save_at, or t_eval of a large problem): "
-                "pass calibration='defect' to the solve, which then calibrates on the way."
+                "pass calibration='defect' to solve, which then calibrates on the way."
             )
         if is_traced(self) or not on_host(self.t):
             raise ValueError(
