@@ -241,8 +241,8 @@ def test_a_component_without_error_has_no_error_bar():
 
 
 def test_an_error_where_the_model_has_no_variance_gets_an_error_bar_of_its_own():
-    error, variance = np.array([[0.0], [2.0], [2.0]]), np.zeros((3, 1))
-    scaled = scales.of_nodes(np, error, variance, np.ones((3, 1)))
+    error, std = np.array([[0.0], [2.0], [2.0]]), np.zeros((3, 1))
+    scaled = scales.of_nodes(np, error, std, np.ones((3, 1)))
     np.testing.assert_array_equal(scaled.ratio, 1.0)
     np.testing.assert_allclose(scaled.own[1:], 2.0)
 
@@ -250,7 +250,7 @@ def test_an_error_where_the_model_has_no_variance_gets_an_error_bar_of_its_own()
 def test_a_lost_estimate_gives_wide_bands():
     error = np.array([[0.0], [1e-6], [np.nan]])
     mean = np.array([[0.0], [1.0], [3.0]])
-    scaled = scales.of_nodes(np, error, np.full((3, 1), 1e-12), mean)
+    scaled = scales.of_nodes(np, error, np.full((3, 1), 1e-6), mean)
     assert scaled.ratio[-1, 0] * 1e-6 == pytest.approx(3.0)
     assert scaled.ratio[1, 0] < 10.0
 

@@ -8,6 +8,7 @@ import scipy.integrate
 import probode
 from probode import solve_ivp
 from probode.calibration import drive, host, schemes
+from probode.limits import Limits
 from probode.precision import double_precision
 
 
@@ -62,9 +63,9 @@ def test_the_transport_driven_from_python_is_the_compiled_one(mode, monkeypatch)
         lambda t, y: np.array(lotka_volterra(t, y)),
         lambda t, y, f: np.array([[1.5 - y[1], -y[0]], [y[1], -3 + y[0]]]),
     )
-    in_python = host.transport_on_host(scheme, problem, t, means)
+    in_python = host.transport_on_host(scheme, problem, t, means, Limits())
     with double_precision():
-        compiled = drive.transport(scheme, posterior.problem.field, t, means)
+        compiled = drive.transport(scheme, posterior.problem.field, t, means, Limits())
     for name in ("error", "stages", "first", "second"):
         ours, theirs = getattr(in_python, name), getattr(compiled, name)
         np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=4 * 10 * np.finfo(float).eps * 4)

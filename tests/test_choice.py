@@ -5,7 +5,7 @@ import logging
 import numpy as np
 import pytest
 
-from probode import EK0, EK1, choice, problems, solve, solve_ivp
+from probode import EK0, EK1, choice, ivp_method, problems, solve, solve_ivp
 
 
 def norm_after(solver, z, steps):
@@ -205,3 +205,13 @@ def test_and_not_told_where_the_tolerance_decides(caplog):
 def test_other_words_are_refused_with_what_is_known(option):
     with pytest.raises(ValueError, match="auto"):
         solve_ivp(lambda t, y: -y, (0, 1), [1.0], **option)
+
+
+@pytest.mark.parametrize(
+    ("solver", "d", "said"),
+    [(EK1(5), 100, True), (EK1(5), 20, False), (EK1(1), 100, False), (EK0(5), 10**5, False)],
+)
+def test_what_a_dense_covariance_costs_is_said_before(caplog, solver, d, said):
+    ivp_method._hint_of_cost.cache_clear()
+    ivp_method.say_if_costly(solver, solver.method(d))
+    assert ("a step takes about" in caplog.text) == said

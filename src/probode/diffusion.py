@@ -23,7 +23,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from probode.errors import check_choice
-from probode.gaussian import safe_sqrt
+from probode.gaussian import norm, safe_sqrt
 from probode.linearize import LocalNoise
 from probode.precision import on_host
 from probode.record import record, static
@@ -132,8 +132,9 @@ class Diffusion:
 
     def local_scale(self, local: LocalNoise) -> Array:
         """``s`` of the local quasi maximum likelihood: a scalar, or one per component."""
-        squares = local.whitened**2
-        return safe_sqrt(squares if self.multivariate else jnp.mean(squares))
+        if self.multivariate:
+            return jnp.abs(local.whitened)
+        return norm(local.whitened) / np.sqrt(local.whitened.shape[-1])
 
     def step_scale(self, local: Array, unit: Array, before: Array) -> Array:
         """The ``s`` with which the covariance moves on.

@@ -127,7 +127,7 @@ def _method(posterior: Posterior) -> str:
         rtol, atol = (_range(np.asarray(value)) for value in posterior.tolerances)
         parts.append(f"rtol {rtol}, atol {atol}")
     path: Any = posterior.path
-    if (path.smoothed if isinstance(path, NodePath) else path.saving.kernels) is None:
+    if not path.is_smoothed:
         parts.append("filter only")
     return ", ".join(parts)
 
@@ -202,7 +202,8 @@ def _curves(posterior: Posterior, count: int) -> list[tuple[str, str]]:
     t = np.asarray(posterior.t)
     if t.size < 2:
         return []
-    mean, slope = (np.asarray(posterior.path.select(posterior.method, k)[0]) for k in (0, 1))
+    path, method = posterior.path, posterior.method
+    mean = np.asarray(path.select(method, 0)[0])
     std = np.reshape(posterior.std, mean.shape)
     first = 0
     x, stretch = t, np.ones_like(t)
@@ -211,7 +212,8 @@ def _curves(posterior: Posterior, count: int) -> list[tuple[str, str]]:
         x, stretch = np.log(np.where(t == 0.0, 1.0, t)), t
     chosen = few(np.arange(first, t.size), _MOST_POINTS)
     # The slopes make smooth curves of few long steps; beside points left out they say nothing.
-    exact = isinstance(posterior.path, NodePath) and chosen.size == t.size - first
+    exact = isinstance(path, NodePath) and chosen.size == t.size - first
+    slope = np.asarray(path.select(method, 1)[0]) if exact else mean
     pairs = []
     for k in range(count):
         tangent = (slope[:, k] * stretch)[chosen] if exact else None

@@ -12,42 +12,48 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-from probode import loop, native, saving, smooth
+from probode import loop, native, saving
 from probode.compile import compiled
 from probode.fallback import Fallback, revived
-from probode.gaussian import pack
-from probode.loop import Chunk, Rows, Solve
+from probode.kept import (
+    MOST_ROWS,
+    AnyChunk,
+    Keeper,
+    Kept,
+    capacity,
+    needed_bytes,
+    needed_when_sparse,
+)
+from probode.limits import Limits, in_words
+from probode.loop import Chunk, Solve
 from probode.native import driver
 from probode.native.driver import NativeChunk
 from probode.precision import is_traced
 from probode.saving import Saving
-from probode.smooth import Marginals
 from probode.status import Status
 from probode.step import Method
 
-_CHUNK_BYTES = 32 * 2**20
-_CHUNK_ROWS = 1024
 _CHUNK_SECONDS = 0.2
 _UNLIMITED = 2**30
-_FIRST_ATTEMPTS = 4
-"""Attempts before looking at the clock for the first time: a single one may take seconds."""
+_FIRST_ATTEMPTS, _LARGE_STATE = 4, 400
+"""Attempts before looking at the clock for the first time; one, if it may take seconds."""
+_REHEARSAL, _AGAIN, _KNOWN_WELL = 0.05, 8, 256
+"""Part of the time limit after which to find out what smoothing and calibrating will take. Where
+that was seen with few steps, again with that many times as many."""
+_SMOOTHED_POINT = 0.4
+"""Smoothing a save point, in steps to get there: one decomposition instead of three."""
 
 begin = compiled(0, 1)(loop.begin)
 fill_chunk = compiled(0, 1)(loop.fill_chunk)
-smooth_chunk = compiled(0)(smooth.smooth_chunk)
 begin_saving = compiled(0, 2, 3, 4)(saving.begin_saving)
 run_saving = compiled(0)(saving.run_saving)
 smooth_saved = compiled(0)(saving.smooth_saved)
-
-
-AnyChunk = Chunk | NativeChunk
-"""Steps in a buffer of JAX's, or of the native kernels."""
 
 
 class Progress(NamedTuple):
@@ -64,12 +70,45 @@ class Progress(NamedTuple):
 class Monitor(NamedTuple):
     """When to stop early."""
 
+    limits: Limits
     max_steps: int | None = None
-    time_limit: float | None = None
     callback: Callable[[Progress], Any] | None = None
     shape: tuple[int, ...] = ()
     watch: Callable[[AnyChunk], int | None] | None = None
     """Sees every chunk of steps; a number ends the solve with ``Status.EVENT`` after that step."""
+    needs: Callable[[int], float] = lambda steps: 0.0
+    """Bytes that so many steps take, with all that will be made of them."""
+    method: Method | None = None
+    sparse: bool = False
+    """Whether covariances of the steps need not be kept, if they take much memory."""
+    rehearse: Callable[[Solve, Kept], float] | None = None
+    """Does with some chunks what has to be done with all of them; returns seconds per step."""
+
+    def bounded(
+        self, method: Method, smoothing: bool, calibrating: bool, sparse: bool = False
+    ) -> "Monitor":
+        """With a bound on the memory of all steps, smoothed and calibrated if that is wanted."""
+        least = needed_bytes(method, 1, smoothing, calibrating)
+        if not self.limits.allows(least):
+            n, d = method.structure.n, method.structure.d
+            raise ValueError(
+                f"a single step with d = {d} components at order {n - 1} takes {in_words(least)}, "
+                f"more than max_memory = {in_words(self.limits.memory)}. Use EK0 (memory linear "
+                "in d), a lower order, or a larger max_memory."
+            )
+
+        def needs(steps: int) -> float:
+            dense = needed_bytes(method, steps, smoothing, calibrating)
+            return min(dense, needed_when_sparse(method, steps)) if sparse else dense
+
+        return self._replace(needs=needs, method=method, sparse=sparse)
+
+    def room(self, steps: int) -> int:
+        """How many more steps than these the memory has room for."""
+        if self.limits.allows(self.needs(steps + MOST_ROWS)):
+            return _UNLIMITED
+        now, more = self.needs(steps), self.needs(steps + 1)
+        return int((self.limits.memory - now) / max(more - now, 1.0))
 
     def wants_stop(self, solve: Solve, elapsed: float) -> bool:
         """Tell the callback; whether it answers that the solve should stop."""
@@ -147,19 +186,24 @@ def _drive(
     carry: Any,
     solve_of: Callable[[Any], Solve],
     chunk: Callable[[Any, int], Any],
-    events: Sequence[Status] = (),
+    stops: Sequence[Status] = (),
     attempts: int = _FIRST_ATTEMPTS,
+    reserve: Callable[[Any, float], float] = lambda carry, pace: 0.0,
 ) -> tuple[Any, Status]:
     """Call ``chunk(carry, attempts)`` until the solve ends or something stops it.
 
     The number of attempts per chunk follows the clock, so that Python gets its turn a few times a
-    second, however slow a step is; ``attempts`` is that of the first chunk.
+    second, however slow a step is; ``attempts`` is that of the first chunk, which is always run.
+    ``reserve(carry, pace)`` are the seconds that will be needed after the last step, when an
+    attempt takes ``pace`` seconds.
     """
-    start = time.perf_counter()
+    start, limits, pace = time.perf_counter(), monitor.limits, 0.0
+    if limits.left <= 0.0:
+        attempts = 1
     with interruptible() as pressed:
         while True:
-            if events:
-                return carry, events[0]
+            if stops:
+                return carry, stops[0]
             solve = solve_of(carry)
             status = Status(int(solve.status))
             done = int(solve.counts.attempted)
@@ -170,7 +214,8 @@ def _drive(
                 return carry, Status.INTERRUPTED
             if monitor.max_steps is not None and done >= monitor.max_steps:
                 return carry, Status.MAX_STEPS
-            if monitor.time_limit is not None and elapsed >= monitor.time_limit:
+            # Half of an attempt: to end as near to the limit as steps allow.
+            if done > 0 and limits.left <= reserve(carry, pace) + pace / 2:
                 return carry, Status.TIME_LIMIT
             if done > 0 and monitor.wants_stop(solve, elapsed):
                 return carry, Status.CALLBACK
@@ -180,7 +225,9 @@ def _drive(
             carry = chunk(carry, attempts)
             took = time.perf_counter() - before
             made = int(solve_of(carry).counts.attempted) - done
-            attempts = int(min(max(made, 1) * _CHUNK_SECONDS / max(took, 1e-9) + 1, _UNLIMITED))
+            pace = took / max(made, 1)
+            seconds = limits.share(_CHUNK_SECONDS)
+            attempts = int(min(seconds / max(pace, 1e-9 / max(made, 1)) + 1, _UNLIMITED))
 
 
 def _progress(solve: Solve, elapsed: float, shape: tuple[int, ...]) -> Progress:
@@ -194,19 +241,13 @@ def _progress(solve: Solve, elapsed: float, shape: tuple[int, ...]) -> Progress:
     )
 
 
-def capacity(method: Method) -> int:
-    """Steps per chunk: many for small states, few where a single one takes megabytes."""
-    n, d = method.structure.n, method.structure.d
-    row = 8 * (n * d + int(np.prod(method.structure.factor_shape)))
-    return int(max(4, min(_CHUNK_ROWS, _CHUNK_BYTES // row)))
-
-
-def solve_all(given: Fallback, monitor: Monitor) -> tuple[Solve, Status, list[AnyChunk]]:
+def solve_all(given: Fallback, monitor: Monitor) -> tuple[Solve, Status, Kept]:
     """Solve and keep every step; ``given`` are the inputs, with what to do where they fail."""
     method, _, _, control, _, t1, _ = given.inputs
     rows = capacity(method)
     if native.supports(method, control):
-        return collect_native(monitor, driver.NOT_BEGUN, _native_steps(given, rows))
+        steps = _native_steps(given, rows, monitor.limits)
+        return collect_native(monitor, driver.NOT_BEGUN, steps)
 
     def fill(solve: Solve, attempts: int, wanted: int) -> tuple[Solve, Chunk]:
         wanted, field = min(wanted, rows), given.inputs.field
@@ -215,7 +256,8 @@ def solve_all(given: Fallback, monitor: Monitor) -> tuple[Solve, Status, list[An
         )
         return revived(following) if given.goes_on(following) else following, chunk
 
-    return on_host(collect_chunks(monitor, _begun(given), fill))
+    first = 1 if method.structure.factor_shape[-1] > _LARGE_STATE else _FIRST_ATTEMPTS
+    return on_host(collect_chunks(monitor, _begun(given), fill, first_attempts=first))
 
 
 def _begun(given: Fallback) -> Solve:
@@ -223,32 +265,32 @@ def _begun(given: Fallback) -> Solve:
     return begin(*given.inputs) if given.starts_again(solve) else solve
 
 
-def _native_steps(given: Fallback, rows: int) -> driver.Fill:
+def _native_steps(given: Fallback, rows: int, limits: Limits) -> driver.Fill:
     """Chunks of the kernels, with other steps from where the inputs have changed."""
-    steps = driver.traceable_steps(*given.inputs, rows)
+    steps = driver.traceable_steps(*given.inputs, rows, limits)
 
     def fill(carry: driver.Carry, attempts: int, wanted: int) -> tuple[driver.Carry, NativeChunk]:
         nonlocal steps
         following, chunk = steps(carry, attempts, wanted)
         if given.starts_again(following.solve):
-            steps = driver.traceable_steps(*given.inputs, rows)
+            steps = driver.traceable_steps(*given.inputs, rows, limits)
             return fill(carry, attempts, wanted)
         if given.goes_on(following.solve):
-            steps = driver.traceable_steps(*given.inputs, rows)
+            steps = driver.traceable_steps(*given.inputs, rows, limits)
             following = driver.revived(given.inputs.method, following)
         return following, chunk
 
     return fill
 
 
-def on_host(result: tuple[Solve, Status, list[AnyChunk]]) -> tuple[Solve, Status, list[AnyChunk]]:
+def on_host(result: tuple[Solve, Status, Kept]) -> tuple[Solve, Status, Kept]:
     """A result whose solve holds NumPy arrays."""
     return jax.tree.map(np.asarray, result[0]), result[1], result[2]
 
 
 def collect_native(
     monitor: Monitor, carry: driver.Carry, fill: driver.Fill
-) -> tuple[Solve, Status, list[AnyChunk]]:
+) -> tuple[Solve, Status, Kept]:
     """The same with native kernels, which look at the clock themselves."""
     carry, status, chunks = collect_chunks(
         monitor, carry, fill, lambda carry: carry.solve, _UNLIMITED
@@ -262,75 +304,50 @@ def collect_chunks(
     fill: Callable[[Any, int, int], tuple[Any, Any]],
     solve_of: Callable[[Any], Solve] = lambda carry: carry,
     first_attempts: int = _FIRST_ATTEMPTS,
-) -> tuple[Any, Status, list[AnyChunk]]:
+) -> tuple[Any, Status, Kept]:
     """Fill chunk after chunk until the solve ends or something stops it.
 
     ``fill(carry, attempts, wanted)`` takes at most ``wanted`` steps in ``attempts`` attempts. When
     the monitor's ``watch`` says that only the first steps of a chunk are wanted, the chunk is
     filled again up to there, so that nothing later leaks into what is returned.
     """
-    chunks: list[AnyChunk] = []
-    events: list[Status] = []
+    keeper = Keeper(monitor.method, monitor.sparse, fill)
+    stops: list[Status] = []
+    limits, after, rehearsed = monitor.limits, 0.0, 0
 
     def chunk(carry: Any, attempts: int) -> Any:
-        following, filled = fill(carry, attempts, _UNLIMITED)
+        following, filled = fill(carry, attempts, monitor.room(keeper.steps))
         keep = None if monitor.watch is None else monitor.watch(filled)
         if keep is not None:
-            events.append(Status.EVENT)
+            stops.append(Status.EVENT)
             if keep < int(filled.steps):
                 following, filled = fill(carry, attempts, keep)
-        chunks.append(filled)
+        keeper.add(carry, filled)
+        if not stops and int(solve_of(following).status) == Status.RUNNING:
+            if monitor.room(keeper.steps) < 1:
+                stops.append(Status.MEMORY_LIMIT)
+            elif _REHEARSAL * limits.seconds < limits.elapsed < limits.seconds:
+                rehearse(solve_of(following))
         return following
 
-    carry, status = _drive(monitor, carry, solve_of, chunk, events, first_attempts)
-    return carry, status, chunks
+    def rehearse(solve: Solve) -> None:
+        nonlocal after, rehearsed
+        known = rehearsed >= _KNOWN_WELL or keeper.steps < _AGAIN * rehearsed
+        if monitor.rehearse is None or known:
+            return
+        kept = keeper.chunks or keeper.spans
+        some, steps = len(kept), 0
+        while some > 0 and (steps == 0 or steps < min(keeper.steps // 2, _KNOWN_WELL)):
+            some -= 1
+            steps += int(kept[some].steps)
+        if steps > 0:
+            after, rehearsed = monitor.rehearse(solve, kept[some:]), steps
 
+    def reserve(carry: Any, pace: float) -> float:
+        return after * keeper.steps
 
-def smooth_all(method: Method, solve: Solve, chunks: list[AnyChunk]) -> Marginals:
-    """Smoothed rows of all chunks, from the end backwards, with packed factors."""
-    last = Marginals(solve.state.mean, solve.state.factor)
-    if native_chunks := _native(chunks):
-        return driver.smooth_chunks(method, native_chunks, last)
-    smoothed = []
-    for chunk in reversed(chunks):
-        buffer, last = smooth_chunk(method, chunk.rows, chunk.steps, last)
-        smoothed.append(Marginals(buffer.mean, pack(np.asarray(buffer.factor))))
-    return _join(chunks, jax.tree.map(np.asarray, smoothed[::-1]))
-
-
-def kept_rows(method: Method, solve: Solve, chunks: list[AnyChunk]) -> Rows:
-    """Rows of all chunks with packed factors; of a solve without a step, the one it has."""
-    if not chunks:
-        return pack_rows(jax.tree.map(lambda x: np.asarray(x)[None], Rows.of(solve)))
-    if native_chunks := _native(chunks):
-        return driver.join_chunks(method, native_chunks)
-    return cast(Rows, _join(chunks, [pack_rows(chunk.rows) for chunk in chunks]))
-
-
-def _native(chunks: list[AnyChunk]) -> list[NativeChunk] | None:
-    """The chunks, if all of them are the kernels'."""
-    found = [chunk for chunk in chunks if isinstance(chunk, NativeChunk)]
-    return found if len(found) == len(chunks) else None
-
-
-def pack_rows(rows: Rows) -> Rows:
-    """The same rows with packed factors, in NumPy arrays."""
-    rows = jax.tree.map(np.asarray, rows)
-    return dataclasses.replace(rows, factor=pack(rows.factor))
-
-
-def _join(chunks: list[AnyChunk], buffers: list[Any]) -> Any:
-    """Join the buffers of chunks: row 0 of each repeats the last of the one before."""
-    counts = [int(chunk.steps) for chunk in chunks]
-
-    def one(*parts: np.ndarray) -> np.ndarray:
-        first, last = parts[0], counts[0] + 1
-        if len(parts) == 1:  # as it is, unless most of the buffer was never used
-            return first[:last] if 2 * last > len(first) else first[:last].copy()
-        rest = [b[1 : n + 1] for b, n in zip(parts[1:], counts[1:], strict=True)]
-        return np.concatenate([first[:last], *rest])
-
-    return jax.tree.map(one, *buffers)
+    carry, status = _drive(monitor, carry, solve_of, chunk, stops, first_attempts, reserve)
+    return carry, status, keeper.spans or keeper.chunks
 
 
 def at_end_only(save_at: Any, t1: Any) -> bool:
@@ -345,7 +362,7 @@ def solve_saving(
     method, _, _, control, _, t1, _ = given.inputs
     if scheme is None and at_end_only(save_at, t1) and native.supports(method, control):
         # The end only: no step is kept, and the kernels do the rest.
-        steps = _native_steps(given, 0)
+        steps = _native_steps(given, 0, monitor.limits)
         solve, status, _ = collect_native(monitor, driver.NOT_BEGUN, steps)
         return saving.saving_of_end(method, solve, keep_kernels), status
     carry = begin_saving(method, _begun(given), save_at.shape[0], keep_kernels, scheme)
@@ -359,7 +376,13 @@ def solve_saving(
             return carry
         return dataclasses.replace(carry, solve=revived(carry.solve))
 
-    carry, status = _drive(monitor, carry, lambda carry: carry.solve, chunk)
+    def reserve(carry: Saving, pace: float) -> float:
+        return _SMOOTHED_POINT * pace * int(carry.count) if keep_kernels else 0.0
+
+    first = 1 if method.structure.factor_shape[-1] > _LARGE_STATE else _FIRST_ATTEMPTS
+    carry, status = _drive(
+        monitor, carry, lambda carry: carry.solve, chunk, attempts=first, reserve=reserve
+    )
     if int(carry.count) == 0 and int(carry.solve.counts.attempted) == 0:
         carry = run_saving(method, given.inputs.field, control, carry, t1, save_at, 0)
     return carry, status

@@ -8,6 +8,7 @@ import numpy as np
 from probode.crossings import Crossing, Function, Search
 from probode.engine import AnyChunk
 from probode.hermite import Curve
+from probode.limits import Limits
 from probode.outcome import Gaussian
 from probode.paths import NodePath
 from probode.posterior import Posterior
@@ -22,6 +23,9 @@ however many there are."""
 
 _NUMBERS = 2**19
 """Numbers that are held at once to differentiate events."""
+
+_PIECE = 256
+"""Steps between two looks at the clock."""
 
 Convert = Callable[[np.ndarray], np.ndarray]
 
@@ -114,21 +118,28 @@ class Occurrences(NamedTuple):
     std: list[np.ndarray]
     end: End | None
     """The terminal event, if there was one."""
+    whole: bool = True
+    """Whether there was time to look at all of them."""
 
 
 def locate(
-    events: Sequence[Event], posterior: Posterior, convert: Convert = lambda y: y
+    events: Sequence[Event],
+    posterior: Posterior,
+    convert: Convert = lambda y: y,
+    limits: Limits | None = None,
 ) -> Occurrences:
-    """All events along a posterior, up to the first terminal one.
+    """All events along a posterior, up to the first terminal one (or as time allows).
 
     ``convert`` turns flat real states into what the user's functions expect.
     """
+    limits = limits or Limits()
     path = cast(NodePath, posterior.path)  # every step was kept
     t = np.asarray(posterior.t)
     curve = Curve(t, np.asarray(path.means), closed=path.smoothed is not None)
     search = _search(events, convert)
-    found, ended = _until_terminal(events, search(curve))
-    if posterior.status == Status.EVENT and not ended:
+    crossings, whole = _crossings(search, curve, limits)
+    found, ended = _until_terminal(events, crossings)
+    if posterior.status == Status.EVENT and whole and not ended:
         # The filter's mean has crossed zero in the last step, the smoothed one has not: the solve
         # has ended all the same.
         last = Curve(t[-2:], np.asarray(path.rows.mean)[-2:, :_WATCHED])
@@ -139,11 +150,14 @@ def locate(
         ended = bool(ending)
     if not found:
         none = [np.array([]) for _ in events]
-        return Occurrences(none, none, none, None)
+        return Occurrences(none, none, none, None, whole)
+    blocks = _together(posterior, np.array([c.t for c in found]), limits)
+    if len(found) > len(blocks) * _TOGETHER:
+        found, ended, whole = found[: len(blocks) * _TOGETHER], False, False
     which, times, step, part = (
         np.array([getattr(c, name) for c in found]) for name in ("event", "t", "step", "s")
     )
-    at = _States(times, curve(step, part), curve.slope(step, part), _together(posterior, times))
+    at = _States(times, curve(step, part), curve.slope(step, part), blocks)
     time_std = at.time_std(search, which, (t.min(), t.max()))
     mine = [which == k for k in range(len(events))]
     return Occurrences(
@@ -151,7 +165,22 @@ def locate(
         [convert(at.mean[i]) if np.any(i) else np.array([]) for i in mine],
         [time_std[i] for i in mine],
         End(times[-1], at.mean[-1], at.std[-1]) if ended else None,
+        whole,
     )
+
+
+def _crossings(search: Search, curve: Curve, limits: Limits) -> tuple[list[Crossing], bool]:
+    """All crossings; with a time limit in pieces of the curve, and whether there was time."""
+    if limits.left == np.inf:
+        return search(curve), True
+    found: list[Crossing] = []
+    for begin in range(0, len(curve.h), _PIECE):
+        if limits.expired():
+            return found, False
+        some = slice(begin, begin + _PIECE + 1)
+        piece = Curve(curve.t[some], curve.derivatives[some], closed=curve.closed)
+        found += [crossing._replace(step=crossing.step + begin) for crossing in search(piece)]
+    return found, True
 
 
 def _until_terminal(
@@ -165,11 +194,19 @@ def _until_terminal(
     return crossings, False
 
 
-def _together(posterior: Posterior, t: np.ndarray) -> list[Gaussian]:
-    """The posterior at several times, in blocks of one size (the last time is repeated)."""
+def _together(posterior: Posterior, t: np.ndarray, limits: Limits) -> list[Gaussian]:
+    """The posterior at several times, in blocks of one size (the last time is repeated).
+
+    One of them, and then as many as there is time for.
+    """
     count = -(-len(t) // _TOGETHER) * _TOGETHER
     padded = np.append(t, np.repeat(t[-1], count - len(t)))
-    return [posterior(block) for block in padded.reshape(-1, _TOGETHER)]
+    blocks: list[Gaussian] = []
+    for block in padded.reshape(-1, _TOGETHER):
+        if blocks and limits.expired():
+            break
+        blocks.append(posterior(block))
+    return blocks
 
 
 class _States:

@@ -25,6 +25,7 @@ from probode.calibration.diagnosis import Tally
 from probode.calibration.result import Calibration
 from probode.calibration.stages import Collocation
 from probode.calibration.transport import Carry, Newton, Sweeps
+from probode.chosen import ChosenPath, Trail
 from probode.control import ControlState
 from probode.diffusion import DynamicDiffusion, Evidence, FixedDiffusion
 from probode.initial import DiffuseStart, RungeKuttaStart, TaylorStart
@@ -54,7 +55,7 @@ DATASET_NAMES = {"mean": "y", "std": "y_std", "cov": "y_cov"}
 _CLASSES: dict[str, type] = {
     cls.__name__: cls
     for cls in (
-        *(Posterior, NodePath, SavedPath, Rows, Marginals, Stats, Evidence),
+        *(Posterior, NodePath, SavedPath, ChosenPath, Trail, Rows, Marginals, Stats, Evidence),
         *(Calibration, Problem, Tracker, Step, Carry, Tally, Newton, Sweeps, Collocation),
         *(Saving, Solve, State, Kernel, ControlState, Counts),
         *(EK0, EK1, DiagonalEK1, FixedDiffusion, DynamicDiffusion),
@@ -282,8 +283,6 @@ def _table(posterior: Posterior, t: Any) -> tuple[np.ndarray, np.ndarray, np.nda
 def _attributes(posterior: Posterior) -> dict[str, Any]:
     """How the solution was computed and how it ended; strings and numbers, as netCDF has them."""
     solver, stats = posterior.solver, posterior.stats
-    path: Any = posterior.path
-    filtered = path.smoothed if isinstance(path, NodePath) else path.saving.kernels
     attributes = {
         "source": f"probode {library_version()}",
         "method": solver.name,
@@ -291,7 +290,7 @@ def _attributes(posterior: Posterior) -> dict[str, Any]:
         "order": solver.order,
         "diffusion": solver.diffusion.name,
         "initialization": solver.initialization.name,
-        "smoothed": int(filtered is not None),
+        "smoothed": int(posterior.path.is_smoothed),
         "shape": str(posterior.shape),
         **{name: int(getattr(stats, name)) for name in _field_names(stats) if name != "path"},
         "path": stats.path,

@@ -147,9 +147,26 @@ def safe_sqrt(x: Any) -> Any:
     return xp.where(zero, 0.0, xp.sqrt(xp.where(zero, 1.0, x)))
 
 
+def norm(x: Any, axis: int = -1) -> Any:
+    """``sqrt(Σ x²)`` along the last axis or the one before.
+
+    In units of the largest number: no square overflows, and none vanishes.
+    """
+    xp: Any = np if on_host(x) else jnp
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        if xp is np:  # most often squares hold; NumPy sums over a middle axis four times as slowly
+            squares = np.einsum("...ij,...ij->...j" if axis == -2 else "...i,...i->...", x, x)
+            if np.all((squares > 1e-280) & (squares < 1e280)):
+                return np.sqrt(squares)
+        size = xp.abs(x if xp is np else jax.lax.stop_gradient(x))
+        largest = xp.max(size, axis=axis, keepdims=True, initial=0.0)
+        unit = xp.where((largest > 0.0) & xp.isfinite(largest), largest, 1.0)
+        return xp.squeeze(unit, axis) * safe_sqrt(xp.sum(xp.square(x / unit), axis=axis))
+
+
 def std_of(factor: Float[Array, "*b m n"]) -> Float[Array, "*b n"]:
     """Marginal standard deviations ``sqrt(diag(RᵀR))``: the norms of the columns."""
-    return safe_sqrt(jnp.sum(factor * factor, axis=-2))
+    return norm(factor, -2)
 
 
 class Update(NamedTuple):

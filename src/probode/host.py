@@ -7,7 +7,7 @@ inside compiled code, which would cost many times as much.
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -23,6 +23,7 @@ from probode.diffusion import Evidence
 from probode.engine import Monitor
 from probode.first_step import Outset
 from probode.initial import RungeKuttaStart, Start, fit_derivatives
+from probode.kept import Kept, capacity
 from probode.loop import Chunk, Counts, Rows, Solve
 from probode.native import driver
 from probode.record import record
@@ -250,40 +251,48 @@ def _start(
     return fit_derivatives(np.asarray(values), np.asarray(slopes), np.asarray(h), q)
 
 
-def solve_on_host(
+def steps_on_host(
+    method: Method, field: HostField, control: Control, t0: float, t1: float, y0: np.ndarray
+) -> tuple[Callable[[Monitor], tuple[Solve, Status, Kept]], int]:
+    """What solves and keeps every step, and the number of evaluations at the start."""
+    end = float(control.next_stop(jnp.asarray(t0), jnp.asarray(t1)))
+    start, control, evaluations = begin_on_host(method, field, control, t0, end, y0)
+    return partial(_solve_on_host, method, field, control, t0, t1, start), evaluations
+
+
+def _solve_on_host(
     method: Method,
     field: HostField,
     control: Control,
     t0: float,
     t1: float,
-    y0: np.ndarray,
+    start: Start,
     monitor: Monitor,
-) -> tuple[Solve, Status, list[engine.AnyChunk], int]:
-    """Solve and keep every step; the last number counts evaluations of the start."""
-    end = float(control.next_stop(jnp.asarray(t0), jnp.asarray(t1)))
-    start, control, evaluations = begin_on_host(method, field, control, t0, end, y0)
-    capacity, kernels = engine.capacity(method), native.supports(method, control)
+) -> tuple[Solve, Status, Kept]:
+    most, kernels = capacity(method), native.supports(method, control)
     pieces, settings = pieces_for(method, control.without_stops() if kernels else control, t1)
     if kernels:
         first = pieces.unpack_solve(pieces.begin(settings, t0, start).packed)
-        fill_native = driver.python_steps(method, *field, control, t1, capacity)
+        fill_native = driver.python_steps(method, *field, control, t1, most, monitor.limits)
         packed = driver.packed(method, first)
-        return *engine.collect_native(monitor, packed, fill_native), evaluations
+        return engine.collect_native(monitor, packed, fill_native)
     # The evaluation that a solve waits for, by the number of attempts it has made: a chunk may have
     # to be filled again from where it began.
     waiting = {0: pieces.begin(settings, t0, start)}
 
     def fill(solve: Solve, attempts: int, wanted: int) -> tuple[Solve, Chunk]:
-        before = waiting[int(solve.counts.attempted)]
-        request, kept = steps(pieces, settings, field, before, attempts, min(wanted, capacity))
-        packed = np.repeat(kept[-1][None], capacity + 1, axis=0)
+        now = int(solve.counts.attempted)
+        for past in [attempted for attempted in waiting if attempted < now]:
+            del waiting[past]
+        request, kept = steps(pieces, settings, field, waiting[now], attempts, min(wanted, most))
+        packed = np.repeat(kept[-1][None], most + 1, axis=0)
         packed[: len(kept)] = kept
         following = pieces.unpack_solve(request.packed)
         waiting[int(following.counts.attempted)] = request
         return following, Chunk(pieces.unpack_rows(packed), jnp.asarray(len(kept) - 1))
 
     first = pieces.unpack_solve(waiting[0].packed)
-    return *engine.on_host(engine.collect_chunks(monitor, first, fill)), evaluations
+    return engine.on_host(engine.collect_chunks(monitor, first, fill))
 
 
 def steps(

@@ -1,10 +1,9 @@
 """``solve_ivp``: SciPy's contract, and the posterior."""
 
 import dataclasses
-import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,18 +12,29 @@ from probode import engine, events, host, loop
 from probode.calibration.host import HostProblem
 from probode.calibration.schemes import MODES
 from probode.calibration.target import Integrated, Target, reach
+from probode.chosen import ChosenPath
 from probode.control import Control, GridSteps, PControl, PIControl
 from probode.engine import Monitor, one_blas_thread
 from probode.errors import check_choice
 from probode.fallback import Fallback, Inputs, guarded_on_host
-from probode.ivp_function import UserFunction, host_problem
-from probode.ivp_method import METHODS, read_method, say_if_unstable, single_state, solvers_for
+from probode.finish import calibrated, run_and_finish
+from probode.ivp_function import Traced, UserFunction, host_problem
+from probode.ivp_method import (
+    METHODS,
+    read_method,
+    say_if_costly,
+    say_if_unstable,
+    single_state,
+    solvers_for,
+)
 from probode.ivp_options import Options, read_tolerances
 from probode.ivp_result import Constant, Embedding, OdeResult, Solution
+from probode.limits import Limits
+from probode.paths import NodePath, Path
 from probode.posterior import Posterior, Problem
 from probode.precision import double_precision
 from probode.progress import with_progress
-from probode.solve import build_posterior, check_limits, node_path
+from probode.solve import build_posterior, check_limits
 from probode.solvers import Solver
 from probode.status import Status
 from probode.switches import NONE, stops_before, switches
@@ -69,7 +79,9 @@ def solve_ivp(
         ``"auto"`` (EK0 for larger problems, unless they turn out stiff), or a solver object such as
         ``probode.EK1(order=8)``.
     t_eval
-        Times at which to return the solution; by default the steps taken.
+        Times at which to return the solution; by default the steps taken. Without ``dense_output``
+        and ``events``, covariances of a large problem (from 256 MB on) are kept at these times
+        only, see ``docs/performance.md``.
     dense_output
         Whether to return ``sol``, a continuous solution.
     events
@@ -89,8 +101,9 @@ def solve_ivp(
         stiffness), ``diffusion="dynamic"``, ``evaluations`` (of ``fun`` in a step of
         EK0, 1 or 2; by default 1, and 2 where method or order are ``"auto"``),
         ``smooth=True``, ``grid``, ``control`` ("PI", "P"), ``initialization``, ``progress=False``,
-        ``time_limit`` (seconds), ``callback`` (called a few times a second with the progress; a
-        true answer stops).
+        ``time_limit`` (seconds, for everything: steps, smoothing, calibration, rounds),
+        ``max_memory`` (bytes or e.g. ``"4 GB"``; by default half of what is free), ``callback``
+        (called a few times a second with the progress; a true answer stops).
         Error bars: ``calibration="defect"`` (of the size of the global error),
         ``"defect-fast"`` (cheaper, coarser) or ``"model"`` (the posterior of the model as it is).
         A tolerance on the answer: ``global_rtol``, ``global_atol`` (numbers or arrays; then
@@ -111,7 +124,8 @@ def solve_ivp(
     """
     chosen = Options.read(options)
     check_choice("calibration", chosen.calibration, ("model", *MODES))
-    check_limits(chosen.max_num_steps, chosen.time_limit, chosen.callback)
+    limits = Limits.read(chosen.time_limit, chosen.max_memory)
+    check_limits(chosen.max_num_steps, chosen.callback)
     t0, tf = (float(t) for t in t_span)
     if np.isnan(t0) or np.isnan(tf) or np.isinf(t0):
         raise ValueError(f"t_span must be a pair of numbers, got {t_span!r}.")
@@ -128,20 +142,29 @@ def solve_ivp(
     plain = single_state(fun, arguments, bool(vectorized))
     solvers = solvers_for(kind, chosen, control, plain, t0, tf, start)
 
+    def output(posterior: Posterior, limits: Limits) -> None:
+        """What is made of a posterior in the end, to see how long it takes."""
+        low, high = np.min(posterior.t), np.max(posterior.t)
+        inside = None if times is None else times[(times >= low) & (times <= high)]
+        _result(posterior, "", {}, embedding, inside, False, watched, limits)
+
     def integrate(control: Control) -> Integrated:
         for solver, budget in solvers:
             solve = partial(
                 _integrate,
                 *(fun, t0, tf, start, arguments, bool(vectorized)),
-                *(solver, control, chosen, embedding, watched, budget),
+                *(solver, control, chosen, embedding, watched),
+                # Where nothing else is needed of the path than its values at these times.
+                times=None if dense_output or watched is not None else times,
+                output=output,
+                limits=limits,
+                budget=budget,
             )
-            began = time.perf_counter()
+            began = limits.elapsed
             done = solve()
             if done is None:
                 continue
-            left = (chosen.time_limit or np.inf) - (time.perf_counter() - began)
-            # Another solve takes as long again.
-            in_time = left > time.perf_counter() - began
+            in_time = limits.left > limits.elapsed - began  # another solve takes as long again
             return _again_where_something_was_missed(done, solve) if in_time else done
         raise AssertionError("the last solver has no budget")
 
@@ -152,7 +175,7 @@ def solve_ivp(
         (posterior, path, counts), report = reach(target, control, integrate)
     if kind is not None:  # a choice of the user's
         say_if_unstable(posterior, plain, embedding, fun)
-    result = _result(posterior, path, counts, embedding, times, dense_output, watched)
+    result = _result(posterior, path, counts, embedding, times, dense_output, watched, limits)
     return result if report is None else report.onto(result)
 
 
@@ -245,15 +268,19 @@ def _integrate(
     options: Options,
     embedding: Embedding,
     watched: list[events.Event] | None,
-    budget: int | None = None,
+    times: np.ndarray | None,
+    output: Callable[[Posterior, Limits], None],
+    limits: Limits,
+    budget: int | None,
     suspects: np.ndarray = NONE,
 ) -> Integrated | None:
     """Run the solve on the real form of the state, compiled where the function can be traced.
 
-    ``None`` if it has taken ``budget`` steps and is not done. Steps end where the function
-    switches, and at the times ``suspects``.
+    With ``times``, and where the covariances of all steps would take much memory, the posterior is
+    kept there only. ``None`` if it has taken ``budget`` steps and is not done. Steps end where the
+    function switches, and at the times ``suspects``.
     """
-    limits = [limit for limit in (options.max_num_steps, budget) if limit is not None]
+    bounds = [bound for bound in (options.max_num_steps, budget) if bound is not None]
     user = UserFunction(fun, arguments, vectorized, options, solver, embedding)
     y0 = embedding.flatten(start)
     with (
@@ -264,57 +291,85 @@ def _integrate(
         if isinstance(control, PControl):
             control = control.flat(y0.shape)
         method = solver.method(y0.size)
-        for traced in (user.traced(t0, tf, y0), None):
+        say_if_costly(solver, method)
+        bound = min(bounds, default=None)
+        calibrating = options.calibration != "model"
+
+        def attempt(traced: Traced | None) -> Posterior | None:
             watch = None
             if watched is not None and any(np.isfinite(event.terminal) for event in watched):
                 watch = events.Watch(watched, embedding.values)
-            monitor = Monitor(
-                min(limits, default=None), options.time_limit, callback, y0.shape, watch
-            )
+            monitor = Monitor(limits, bound, callback, y0.shape, watch)
+            sparse = times is not None and traced is not None
+            monitor = monitor.bounded(method, options.smooth, calibrating, sparse)
             found = None if traced is None else switches(traced.field, t0, tf)
-            if isinstance(control, PControl):
-                times = suspects if found is None else np.concatenate([found.times, suspects])
-                control = control.with_stops(stops_before(times, t0, tf), tf)
+            steps = control
+            if isinstance(steps, PControl):
+                stops = suspects if found is None else np.concatenate([found.times, suspects])
+                steps = steps.with_stops(stops_before(stops, t0, tf), tf)
+            run: Callable[[Monitor], Any]
+            problem: Callable[[], Problem]
+            asked = solver
             if traced is not None:
                 if options.initialization is not None:
-                    solver = dataclasses.replace(solver, initialization=options.initialization)
-                begin = solver.initialization
-                given = Fallback(Inputs(method, begin, traced.field, control, t0, tf, y0))
-                final, status, chunks = engine.solve_all(given, monitor)
-                extra = loop.start_evaluations(given.inputs.initialization, control, solver.order)
-                problem = Problem(given.inputs.field, tuple(given.notes), found)
-                path = traced.path
+                    asked = dataclasses.replace(solver, initialization=options.initialization)
+                begin, path = asked.initialization, traced.path
+                given = Fallback(Inputs(method, begin, traced.field, steps, t0, tf, y0))
+                run = partial(engine.solve_all, given)
+
+                def problem() -> Problem:
+                    return Problem(given.inputs.field, tuple(given.notes), found)
+
+                def extra() -> int:
+                    return loop.start_evaluations(given.inputs.initialization, steps, solver.order)
             else:
                 said: list[str] = []
-                hosted = user.on_host(y0.size)
+                hosted, path = user.on_host(y0.size), "python"
                 hosted = hosted._replace(jacobian=guarded_on_host(hosted.jacobian, said))
-                final, status, chunks, extra = host.solve_on_host(
-                    method, hosted, control, t0, tf, y0, monitor
+                run, begun = host.steps_on_host(method, hosted, steps, t0, tf, y0)
+
+                def problem() -> Problem:
+                    again = partial(host_problem, user, y0.size)
+                    return Problem(HostProblem(*hosted), tuple(said), again=again)
+
+                def extra() -> int:
+                    return begun
+
+            def finish(nodes: Path, final: loop.Solve, status: Any, limits: Limits) -> Posterior:
+                made = build_posterior(
+                    asked, method, y0.shape, steps, nodes, final, status, extra(), path
                 )
-                again = partial(host_problem, user, y0.size)
-                problem = Problem(HostProblem(*hosted), tuple(said), again=again)
-                path = "python"
-            if status == Status.MAX_STEPS and int(final.counts.attempted) == budget:
-                return None
-            nodes = node_path(method, final, chunks, options.smooth)
-            rows = nodes.rows
-            if traced is None or user.still_holds(
-                traced, np.asarray(rows.t), np.asarray(rows.mean)
-            ):
-                break
-        posterior = build_posterior(
-            solver, method, y0.shape, control, nodes, final, np.asarray(status.value), extra, path
-        )
-        posterior = dataclasses.replace(posterior, problem=problem, is_complex=embedding.is_complex)
-        if options.calibration != "model":
-            posterior = posterior.calibrate(options.calibration)
+                known = problem()
+                made = dataclasses.replace(made, problem=known, is_complex=embedding.is_complex)
+                return calibrated(made, known.field, options.calibration, limits)
+
+            return run_and_finish(
+                run, method, options.smooth, monitor, finish, output, times, budget
+            )
+
+        traced = user.traced(t0, tf, y0)
+        posterior = attempt(traced)
+        if (
+            posterior is not None
+            and traced is not None
+            and not user.still_holds(traced, *_steps_of(posterior.path))
+        ):
+            posterior = attempt(None)
+        if posterior is None:
+            return None
     stats = posterior.stats
     counts = {
         "nfev": int(stats.f_evaluations) + int(stats.calibration_f_evaluations),
         "njev": int(stats.jacobian_evaluations) + int(stats.calibration_jacobian_evaluations),
         "nlu": 0,
     }
-    return posterior, path, counts
+    return posterior, str(stats.path), counts
+
+
+def _steps_of(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Times and means (with their derivatives) of the steps that a solve took."""
+    rows: Any = path.trail if isinstance(path, ChosenPath) else cast(NodePath, path).rows
+    return np.asarray(rows.t), np.asarray(rows.mean)
 
 
 def _again_where_something_was_missed(
@@ -344,13 +399,17 @@ def _result(
     times: np.ndarray | None,
     dense_output: bool,
     watched: list[events.Event] | None,
+    limits: Limits,
 ) -> OdeResult:
     """SciPy's result from a posterior."""
-    nodes = np.asarray(posterior.t)
+    path_taken = posterior.path
+    nodes = np.asarray(path_taken.trail.t if isinstance(path_taken, ChosenPath) else posterior.t)
     found = None
     end = nodes[-1]
     if watched is not None:
-        found = events.locate(watched, posterior, embedding.values)
+        found = events.locate(watched, posterior, embedding.values, limits)
+        if not found.whole:
+            posterior = posterior.without("events")
     forward = nodes[-1] >= nodes[0]
     last = None if found is None else found.end
     status = 1 if posterior.status == Status.EVENT else 0 if posterior.success else -1
@@ -358,6 +417,8 @@ def _result(
         status, end = 1, last.t
         nodes = np.append(nodes[nodes < end] if forward else nodes[nodes > end], end)
     t = nodes if times is None else times[times <= end] if forward else times[times >= end]
+    if isinstance(path_taken, ChosenPath):
+        t = posterior.t
     t, y, y_std = _values(posterior, embedding, t, last if times is None else None)
     return OdeResult(
         t=t,

@@ -13,13 +13,19 @@ from probode.errors import check_choice
 from probode.ivp_function import logger
 from probode.ivp_options import Options
 from probode.ivp_result import Embedding
+from probode.kept import row_bytes
+from probode.limits import in_words
 from probode.posterior import Posterior
 from probode.precision import double_precision
 from probode.solvers import EK0, EK1, DiagonalEK1, Solver
+from probode.step import Method
+from probode.structure import Dense
 
 METHODS: dict[str, type[Solver]] = {"EK0": EK0, "EK1": EK1, "DiagonalEK1": DiagonalEK1}
 AUTO = "auto"
 
+_FEW_STEPS, _LONG = 40, 1.5
+"""Steps that a solve takes at least, and seconds that are worth a word."""
 _MANY_STEPS = 500
 """Solves with fewer steps are not looked at: they are over before a hint is read."""
 
@@ -91,6 +97,26 @@ def solvers_for(
     if method is None or order is None:
         logger.info("chosen: %s.", " then ".join(one.solver.name for one in found))
     return found
+
+
+def say_if_costly(solver: Solver, method: Method) -> None:
+    """Tell the user of a dense covariance, before starting, what a step of it costs."""
+    if not isinstance(method.structure, Dense):
+        return
+    seconds = choice.seconds_of_dense_step(method.structure.d, solver.order)
+    if _FEW_STEPS * seconds > _LONG:
+        size = in_words(2 * row_bytes(method))
+        _hint_of_cost(solver.name, method.structure.d, f"{seconds:.1g} s", size)
+
+
+@lru_cache(maxsize=256)
+def _hint_of_cost(name: str, d: int, seconds: str, size: str) -> None:
+    logger.warning(
+        "%s with d = %d components: a step takes about %s and %s, with the covariance of all "
+        'components. method="auto" (EK0 where it pays), EK0 with evaluations=2 or a lower order '
+        "take less; t_eval without dense_output keeps less; time_limit and max_memory bound both.",
+        *(name, d, seconds, size),
+    )
 
 
 def say_if_unstable(

@@ -38,6 +38,7 @@ class Options(NamedTuple):
     global_at: str = "interval"
     progress: bool = False
     time_limit: float | None = None
+    max_memory: float | str | None = None
     callback: Callable[[Progress], Any] | None = None
 
     @classmethod

@@ -13,11 +13,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
 from probode.control import Control, ControlState, Tried
 from probode.diffusion import Evidence
 from probode.first_step import Known, Outset, highest_known, part_of_settled
+from probode.gaussian import norm
 from probode.initial import Initialization, Start, TaylorStart
 from probode.problem import Field
 from probode.record import record
@@ -113,10 +115,9 @@ def _start_std(method: Method, start: Start, h: Array) -> Array:
     relative = start.std / jnp.abs(method.prior.coordinates(h))[:, None]
     if not method.diffusion.fixed:
         return relative
-    if not start.absolute:
-        return relative / method.prior.unit_noise(h)
-    top = jnp.sqrt(jnp.mean(jnp.square(relative[-1])))
-    return relative / jnp.where(top > 0.0, top, 1.0)
+    top = norm(relative[-1]) / np.sqrt(relative.shape[-1])
+    top = jnp.where(top > 0.0, top, 1.0)
+    return relative / jnp.where(start.absolute, top, method.prior.unit_noise(h))
 
 
 def advance(

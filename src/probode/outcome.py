@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from probode.gaussian import norm
 from probode.precision import double_precision, on_host
 from probode.record import record, static
 from probode.stored import stored
@@ -57,18 +58,18 @@ class Gaussian:
         """Marginal standard deviations, in the shape of the mean."""
         xp: Any = np if on_host(self.columns) else jnp
         with double_precision():
-            variance = self.structure.variance(self.columns)
-            # Zero variance: a derivative of zero. NaN (never reached) stays NaN.
-            zero = variance == 0.0
-            root = xp.where(zero, 0.0, xp.sqrt(xp.where(zero, 1.0, variance)))
-            std = root * self._spread_over(variance.ndim)
+            std = self.structure.std(self.columns)
+            std = std * self._spread_over(std.ndim)
             if self.ratio is not None:
                 std = xp.hypot(std * self.ratio, self.own)
             return std.reshape(self.mean.shape)
 
     @property
     def cov(self) -> Array:
-        """Covariance of ``y`` flattened in C order: shape ``(*times, d, d)``."""
+        """Covariance of ``y`` flattened in C order: shape ``(*times, d, d)``.
+
+        It holds squares, which beyond 1e154 are infinite; ``std`` is not.
+        """
         with double_precision():
             covariance = self.structure.covariance(self.columns)
             spread = self._spread_over(covariance.ndim - 1)
@@ -86,7 +87,7 @@ class Gaussian:
             return self.structure.project(self.columns, weights)
         across = self.structure.project(self.columns, weights * self.ratio)
         assert self.own is not None
-        return np.hypot(across, np.linalg.norm(direction * self.own, axis=-1))
+        return np.hypot(across, norm(direction * self.own))
 
     def _spread_over(self, ndim: int) -> Array:
         """The calibration with axes for the times, between those of a batch and the components."""

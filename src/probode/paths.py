@@ -39,6 +39,11 @@ class Path:
         """Times of the states, shape ``(N,)``."""
         raise NotImplementedError
 
+    @property
+    def is_smoothed(self) -> bool:
+        """Whether the states are conditioned on the whole solve."""
+        raise NotImplementedError
+
     def select(self, method: Method, k: int) -> tuple[Array, Array]:
         """Means ``(N, d)`` and factor columns of the ``k``-th derivative at the times ``t``."""
         raise NotImplementedError
@@ -93,6 +98,10 @@ class NodePath(Path):
     @property
     def t(self) -> Array:
         return self.rows.t
+
+    @property
+    def is_smoothed(self) -> bool:
+        return self.smoothed is not None
 
     @property
     def _marginals(self) -> Marginals:
@@ -214,6 +223,10 @@ class SavedPath(Path):
     @property
     def t(self) -> Array:
         return self.saved.t
+
+    @property
+    def is_smoothed(self) -> bool:
+        return self.saving.kernels is not None
 
     def select(self, method: Method, k: int) -> tuple[Array, Array]:
         with double_precision():

@@ -23,6 +23,7 @@ from probode.diffusion import Evidence
 from probode.engine import one_blas_thread
 from probode.fallback import where_not_finite
 from probode.gaussian import safe_sqrt
+from probode.limits import Limits
 from probode.outcome import Gaussian, Problem, Stats
 from probode.paths import NodePath, Path, SavedPath
 from probode.precision import double_precision, is_traced, on_host
@@ -31,6 +32,13 @@ from probode.solvers import Solver
 from probode.status import Status
 from probode.step import Method
 from probode.views import Views
+
+_NOT_DONE = {
+    "smoothing": "There was no time for smoothing: means and error bars are the filter's.",
+    "output": "There was no time to go back to all times asked for: the earlier ones are missing.",
+    "events": "There was no time to look at all events: some are missing.",
+    "calibration": "There was no time to calibrate all of it: see diagnose().",
+}
 
 __all__ = ["Gaussian", "Posterior", "Problem", "Stats", "component_names", "one_solve"]
 
@@ -59,6 +67,8 @@ class Posterior(Views):
     problem: Problem = Problem()
     is_complex: bool = static(default=False)
     """Whether ``y`` is the real form ``(Re y, Im y)`` of a complex state."""
+    missing: tuple[str, ...] = static(default=())
+    """What was asked for, and not done in time: "smoothing", "output", "events", "calibration"."""
 
     __repr__ = Views.__repr__  # a dataclass would write its own
 
@@ -194,12 +204,13 @@ class Posterior(Views):
         """How the solve ended, in words."""
         status, field = self.status, self.problem.field
         if isinstance(status, Status):
+            message = status.message
             failed = status in (Status.NOT_FINITE, Status.START_NOT_FINITE)
             if failed and field is not None and isinstance(self.path, NodePath):
                 y = np.asarray(self.mean)[-1].reshape(-1)
                 with double_precision():
-                    return where_not_finite(status, field, float(self.t[-1]), y)
-            return status.message
+                    message = where_not_finite(status, field, float(self.t[-1]), y)
+            return " ".join([message, *(_NOT_DONE[what] for what in self.missing)])
         raise TypeError(
             "message is for one finished solve: inside a trace or for a batch, use status."
         )
@@ -221,12 +232,10 @@ class Posterior(Views):
             ``"defect"`` (8 evaluations of ``f`` and a Jacobian a step for EK1, 6 of ``f`` for EK0)
             or ``"defect-fast"`` (3 of ``f``), which follows the error less closely.
         """
-        from probode.calibration.calibrate import calibrate_nodes
-
         if not isinstance(self.path, NodePath):
             raise ValueError(
-                "a posterior computed with save_at has not kept its steps: pass "
-                "calibration='defect' to solve, which then calibrates on the way."
+                "this posterior has not kept its steps (save_at, or t_eval of a large problem): "
+                "pass calibration='defect' to solve, which then calibrates on the way."
             )
         if is_traced(self) or not on_host(self.t):
             raise ValueError(
@@ -239,18 +248,39 @@ class Posterior(Views):
                 "calibrate before that, or pass calibration='defect' to solve."
             )
         plain = self if self.calibration is None else dataclasses.replace(self, calibration=None)
-        variance = np.square(plain.std).reshape(len(self.t), -1)
         with double_precision(), one_blas_thread():
-            made = calibrate_nodes(
-                self.method,
-                self.problem.field,
-                self.t,
-                self.path.means,
-                variance,
-                smoothed=self.path.smoothed is not None,
-                mode=mode,
-            )
-            return plain.with_calibration(made)._with_a_look_between()
+            return plain.calibrated_within(self.problem.field, mode, Limits())
+
+    def calibrated_within(self, field: Any, mode: str, limits: Limits) -> "Posterior":
+        """The same as far as time allows: where the estimate ends, bands are as after a loss of it.
+
+        Without any time it stays as it is. ``missing`` says so, and the status.
+        """
+        from probode.calibration.calibrate import calibrate_nodes
+
+        assert isinstance(self.path, NodePath)
+        if limits.expired():
+            return self.without("calibration")
+        std = self.std.reshape(len(self.t), -1)
+        smoothed = self.path.smoothed is not None
+        made, whole = calibrate_nodes(
+            *(self.method, field, self.t, self.path.means, std),
+            smoothed=smoothed,
+            mode=mode,
+            limits=limits,
+        )
+        calibrated = self.with_calibration(made)
+        if not whole:
+            return calibrated.without("calibration")
+        return calibrated if self.problem.field is None else calibrated._with_a_look_between()
+
+    def without(self, what: str) -> "Posterior":
+        """A posterior whose time ran out before ``what`` was done."""
+        code: Any = self.status_code
+        if bool(self.success):
+            code = np.asarray(Status.TIME_LIMIT.value)
+        missing = tuple(name for name in _NOT_DONE if name in (*self.missing, what))
+        return replace(self, status_code=code, missing=missing)
 
     def _with_a_look_between(self) -> "Posterior":
         """See whether the vector field does something between the steps that they did not see."""
@@ -321,6 +351,9 @@ class Posterior(Views):
         steps = int(np.max(self.stats.accepted))
         looked = None if made.looked is None else Looked(*np.asarray(made.looked).tolist())
         found = judge(np.asarray(made.signs), lost, made.mode, looked, steps)
+        if "calibration" in self.missing:
+            others = tuple(flag for flag in found.flags if flag != "lost")
+            found = dataclasses.replace(found, flags=(*others, "unfinished"))
         return dataclasses.replace(found, notes=(*self.problem.notes, *found.notes))
 
     def _calibrated(self, what: str) -> Calibration:

@@ -153,13 +153,11 @@ def _track(
     if tracker is None:
         return None
     columns = method.structure.select(after.factor, 0)
-    variance = method.structure.variance(columns * method.prior.coordinate(after.h, 0))
+    std = method.structure.std(columns * method.prior.coordinate(after.h, 0))
 
     def move() -> Tracker:
         assert tracker is not None
-        return tracker.advance(
-            field, before.t, after.t - before.t, before.mean, after.mean, variance
-        )
+        return tracker.advance(field, before.t, after.t - before.t, before.mean, after.mean, std)
 
     return jax.lax.cond(accepted, move, lambda: tracker)
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from math import isfinite
 from typing import Any
 
@@ -11,18 +12,19 @@ import numpy as np
 from jaxtyping import Array
 
 from probode import engine, loop, native, saving, smooth
-from probode.calibration.calibrate import calibrate_nodes
-from probode.calibration.result import Calibration
 from probode.calibration.schemes import MODES, scheme_for
 from probode.calibration.transport import Scheme
 from probode.control import ConstantStep, Control, GridSteps, PControl, PIControl
 from probode.engine import Monitor, one_blas_thread
 from probode.errors import check_choice
 from probode.fallback import Fallback, Inputs, may_lack_derivatives
+from probode.finish import calibrated, run_and_finish
+from probode.kept import state_bytes, working_bytes
+from probode.limits import Limits, in_words
 from probode.paths import NodePath, Path, SavedPath
 from probode.posterior import Posterior, Problem, Stats
 from probode.precision import double_precision, inside_trace, is_traced, on_host
-from probode.problem import Field, bind
+from probode.problem import bind
 from probode.smooth import Marginals
 from probode.solvers import EK1, Solver
 from probode.status import Status
@@ -46,6 +48,7 @@ def solve(
     jac: Any = None,
     calibration: str = "model",
     time_limit: float | None = None,
+    max_memory: float | str | None = None,
     callback: Callable[[engine.Progress], Any] | None = None,
 ) -> Posterior:
     """Solve ``y' = f(t, y)``, ``y(t0) = y0`` and return a posterior over the solution.
@@ -86,7 +89,14 @@ def solve(
         deviations of the size of the global error, see :meth:`Posterior.calibrate` (which does the
         same afterwards, except with ``save_at`` and inside a trace).
     time_limit
-        Seconds after which to stop with what there is.
+        Seconds after which to stop with what there is: steps, smoothing and calibration together
+        (the steps end early enough for what has to follow). What cannot be interrupted is counted,
+        and may exceed the limit: tracing and compiling at a first call, a single evaluation of
+        ``f``, a single step. If smoothing or calibration were not done in time, ``message`` says
+        so. No limit inside a trace.
+    max_memory
+        Bytes that the solve may take, or e.g. ``"4 GB"``; by default half of what is free. A solve
+        that would need more ends with what it has and ``Status.MEMORY_LIMIT``.
     callback
         Called a few times a second with the progress; returning something true stops the solve.
 
@@ -105,7 +115,8 @@ def solve(
     if not isinstance(solver, Solver):
         raise TypeError(f"solver must be EK0(...), EK1(...) or DiagonalEK1(...), got {solver!r}.")
     check_choice("calibration", calibration, ("model", *MODES))
-    max_steps = check_limits(max_steps, time_limit, callback)
+    limits = Limits.read(time_limit, max_memory)
+    max_steps = check_limits(max_steps, callback)
     with double_precision(), one_blas_thread():
         t0, t1 = _span(t_span)
         y0 = _initial_value(y0)
@@ -142,37 +153,28 @@ def solve(
             bound = None if max_steps is None else int(max_steps)
             result = _solve_traced(inputs, times, at_end, grid, smooth, bound, scheme)
         else:
-            monitor = Monitor(max_steps, time_limit, callback, y0.shape)
-            result = _solve_eagerly(given, times, smooth, monitor, scheme)
-        field = given.inputs.field
-        extra = loop.start_evaluations(given.inputs.initialization, steps, solver.order)
-        posterior = build_posterior(solver, method, y0.shape, steps, *result, extra)
-        # Inside a trace the vector field would be carried out of it, with all its constants.
-        problem = Problem() if traced else Problem(field, tuple(given.notes), found)
-        posterior = dataclasses.replace(posterior, problem=problem)
-        if calibration != "model" and times is None and not traced:
-            return posterior.calibrate(calibration)
-        if calibration != "model":
-            posterior = posterior.with_calibration(
-                calibrate_posterior(posterior, field, calibration)
-            )
-            posterior = posterior if traced else posterior.with_looked()
+            result = None
+
+        def finish(path: Path, final: loop.Solve, status: Any, limits: Limits) -> Posterior:
+            known = given.inputs
+            extra = loop.start_evaluations(known.initialization, steps, solver.order)
+            made = build_posterior(solver, method, y0.shape, steps, path, final, status, extra)
+            if not traced:  # the vector field would be carried out of a trace, with its constants
+                problem = Problem(known.field, tuple(given.notes), found)
+                made = dataclasses.replace(made, problem=problem)
+            return calibrated(made, known.field, calibration, limits)
+
+        if result is not None:
+            return finish(*result, limits)
+        monitor = Monitor(limits, max_steps, callback, y0.shape)
+        if times is not None:
+            _check_saved_memory(method, len(times), smooth, limits)
+            return finish(*_solve_saving(given, times, smooth, monitor, scheme), limits)
+        monitor = monitor.bounded(method, smooth, calibration != "model")
+        run = partial(engine.solve_all, given)
+        posterior = run_and_finish(run, method, smooth, monitor, finish)
+        assert posterior is not None
         return posterior
-
-
-def calibrate_posterior(posterior: Posterior, field: Field, mode: str) -> Calibration:
-    """The error estimate of a finished solve, and its scales."""
-    path = posterior.path
-    variance = posterior.std.reshape(len(posterior.t), -1) ** 2
-    if isinstance(path, NodePath):
-        smoothed = path.smoothed is not None
-        return calibrate_nodes(
-            *(posterior.method, field, posterior.t, path.means, variance),
-            smoothed=smoothed,
-            mode=mode,
-        )
-    assert isinstance(path, SavedPath) and path.saving.tracker is not None
-    return path.saving.tracker.calibration(mode, path.marginals.mean[:, 0], variance)
 
 
 def build_posterior(
@@ -213,41 +215,24 @@ def _tolerances(control: Control) -> tuple[Any, Any] | None:
     return np.asarray(pair[0]), np.asarray(pair[1])
 
 
-def _solve_eagerly(
+def _solve_saving(
     given: Fallback,
-    times: Array | None,
+    times: Array,
     smoothing: bool,
     monitor: Monitor,
     scheme: Scheme | None,
 ) -> tuple[Path, loop.Solve, Any]:
-    """Outside a trace: chunk by chunk, results as NumPy arrays."""
+    """The same with the solution kept at given times only."""
     method = given.inputs.method
-    if times is None:
-        final, status, chunks = engine.solve_all(given, monitor)
-        path: Path = node_path(method, final, chunks, smoothing)
-    else:
-        kept, status = engine.solve_saving(given, times, smoothing, monitor, scheme)
-        final = kept.solve if on_host(kept.solve.status) else jax.tree.map(np.asarray, kept.solve)
-        if smoothing and not on_host(kept.saved.t):
-            marginals = engine.smooth_saved(method, kept)
-        else:  # of the end alone, the filter's marginal is the smoother's
-            marginals = Marginals(kept.saved.mean, kept.saved.factor)
-        reached = int(kept.count)
-        saved, marginals = jax.tree.map(lambda x: np.asarray(x)[:reached], (kept.saved, marginals))
-        path = SavedPath(saved, marginals, kept)
-    return path, final, np.asarray(status.value)
-
-
-def node_path(
-    method: Method, final: loop.Solve, chunks: list[engine.AnyChunk], smoothing: bool
-) -> NodePath:
-    """All steps of a solve, joined and smoothed."""
-    rows = engine.kept_rows(method, final, chunks)
-    if not smoothing:
-        return NodePath(rows, None)
-    if not chunks:
-        return NodePath(rows, Marginals(rows.mean, rows.factor))
-    return NodePath(rows, engine.smooth_all(method, final, chunks))
+    kept, status = engine.solve_saving(given, times, smoothing, monitor, scheme)
+    final = kept.solve if on_host(kept.solve.status) else jax.tree.map(np.asarray, kept.solve)
+    if smoothing and not on_host(kept.saved.t):
+        marginals = engine.smooth_saved(method, kept)
+    else:  # of the end alone, the filter's marginal is the smoother's
+        marginals = Marginals(kept.saved.mean, kept.saved.factor)
+    reached = int(kept.count)
+    saved, marginals = jax.tree.map(lambda x: np.asarray(x)[:reached], (kept.saved, marginals))
+    return SavedPath(saved, marginals, kept), final, np.asarray(status.value)
 
 
 def _solve_traced(
@@ -322,17 +307,8 @@ def _control(
     return control.flat(shape)
 
 
-def check_limits(max_steps: Any, time_limit: Any, callback: Any) -> int | None:
-    """Check what may stop a solve early; return ``max_steps`` as an integer."""
-    if time_limit is not None:
-        try:
-            fits = bool(float(time_limit) > 0)
-        except (TypeError, ValueError):
-            fits = False
-        if not fits:
-            raise ValueError(
-                f"time_limit must be a positive number of seconds, got {time_limit!r}."
-            )
+def check_limits(max_steps: Any, callback: Any) -> int | None:
+    """Check what else may stop a solve early; return ``max_steps`` as an integer."""
     if callback is not None and not callable(callback):
         raise TypeError(f"callback must be a function of the progress, got {callback!r}.")
     if max_steps is None:
@@ -341,6 +317,17 @@ def check_limits(max_steps: Any, time_limit: Any, callback: Any) -> int | None:
     if not whole or max_steps < 1:
         raise ValueError(f"max_steps must be a positive integer, got {max_steps!r}.")
     return int(max_steps)
+
+
+def _check_saved_memory(method: Method, times: int, smoothing: bool, limits: Limits) -> None:
+    """Refuse save points that do not fit: each has a state and, to smooth it, a kernel."""
+    needed = working_bytes(method) + times * (3 if smoothing else 1) * state_bytes(method)
+    if not limits.allows(needed):
+        raise ValueError(
+            f"{times} times in save_at take {in_words(needed)}, more than max_memory = "
+            f"{in_words(limits.memory)}. Use fewer times, smooth=False (a third of it), EK0 (whose "
+            "states are small), a lower order, or a larger max_memory."
+        )
 
 
 def _number(value: Any, what: str) -> Any:

@@ -16,6 +16,7 @@ class Status(IntEnum):
     TIME_LIMIT = -5
     CALLBACK = -6
     START_NOT_FINITE = -7
+    MEMORY_LIMIT = -8
 
     @property
     def message(self) -> str:
@@ -39,6 +40,12 @@ _MESSAGES = {
     ),
     Status.INTERRUPTED: "The solve was interrupted; the solution up to there is returned.",
     Status.TIME_LIMIT: "The time limit was reached; the solution up to there is returned.",
+    Status.MEMORY_LIMIT: (
+        "The memory that the solve may take (max_memory) is full; the solution up to there is "
+        "returned. To get further: t_eval without dense_output (solve: save_at), which keeps the "
+        "solution at these times only; EK0, whose states are small; a lower order; or a larger "
+        "max_memory."
+    ),
     Status.CALLBACK: "The callback stopped the solve; the solution up to there is returned.",
     Status.START_NOT_FINITE: (
         "The vector field or its derivatives at the initial value are NaN or Inf. (Outside jit, "

@@ -23,8 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from probode.gaussian import unpack
-from probode.precision import on_host
+from probode.gaussian import norm, unpack
 
 Jacobian = Array | None
 """``None`` (zero), shape ``(d,)`` (its diagonal) or ``(d, d)``."""
@@ -98,17 +97,20 @@ class Structure:
         """Make ``R Hᵀ`` exactly zero: overwrite the slopes by ``weight J`` times the values."""
         raise NotImplementedError
 
-    def variance(self, columns: Array) -> Array:
-        """Marginal variances ``(..., d)`` from the columns of one derivative."""
+    def std(self, columns: Array) -> Array:
+        """Marginal standard deviations ``(..., d)`` from the columns of one derivative."""
         raise NotImplementedError
 
     def covariance(self, columns: Array) -> Array:
-        """Covariance ``(..., d, d)`` from the columns of one derivative."""
-        return self.variance(columns)[..., None] * np.eye(self.d)
+        """Covariance ``(..., d, d)`` from the columns of one derivative.
+
+        Squares: beyond 1e154 there are none, and the result is infinite.
+        """
+        return self.std(columns)[..., None] ** 2 * np.eye(self.d)
 
     def project(self, columns: Array, direction: np.ndarray) -> Any:
         """Standard deviations of ``direction · y`` from the columns of one derivative."""
-        return np.sqrt(np.sum(self.variance(columns) * direction**2, axis=-1))
+        return norm(self.std(columns) * direction)
 
     def diagonal_factor(self, std: Float[Array, "n d"]) -> Array:
         """Factor of independent components with these standard deviations."""
@@ -139,7 +141,7 @@ class Isotropic(Structure):
         return jnp.max(per_component)
 
     def cut_noise(self, noise: Float[Array, " d"]) -> Array:
-        return jnp.sqrt(jnp.mean(noise * noise))[None]
+        return norm(noise)[None] / np.sqrt(self.d)
 
     def noise(self, factor: np.ndarray, scale: Array) -> Array:
         return scale * factor
@@ -150,12 +152,12 @@ class Isotropic(Structure):
     def pin(self, factor: Array, weight: Array, jacobian: Jacobian) -> Array:
         return factor.at[:, 1].set(0.0)
 
-    def variance(self, columns: Array) -> Array:
-        return (columns * columns).sum(-1)[..., None] * np.ones(self.d)
+    def std(self, columns: Array) -> Array:
+        return norm(columns)[..., None] * np.ones(self.d)
 
     def diagonal_factor(self, std: Float[Array, "n d"]) -> Array:
         """One standard deviation per derivative: the root mean square over the components."""
-        return jnp.diag(jnp.sqrt(jnp.mean(std * std, axis=1)))
+        return jnp.diag(norm(std) / np.sqrt(self.d))
 
 
 @dataclass(frozen=True)
@@ -195,8 +197,8 @@ class BlockDiagonal(Structure):
             return factor.at[:, :, 1].set(0.0)
         return factor.at[:, :, 1].set((weight * jacobian)[:, None] * factor[:, :, 0])
 
-    def variance(self, columns: Array) -> Array:
-        return (columns * columns).sum(-1)
+    def std(self, columns: Array) -> Array:
+        return norm(columns)
 
     def diagonal_factor(self, std: Float[Array, "n d"]) -> Array:
         return std.T[:, :, None] * np.eye(self.n)
@@ -270,16 +272,15 @@ class Dense(Structure):
     def select_packed(self, packed: Array, derivative: int) -> Array:
         return unpack(packed, slice(derivative * self.d, (derivative + 1) * self.d))
 
-    def variance(self, columns: Array) -> Array:
-        if on_host(columns):  # NumPy sums over a middle axis four times as slowly
-            return np.einsum("...ij,...ij->...j", columns, columns)
-        return (columns * columns).sum(-2)
+    def std(self, columns: Array) -> Array:
+        return norm(columns, -2)
 
     def covariance(self, columns: Array) -> Array:
-        return columns.swapaxes(-1, -2) @ columns
+        with np.errstate(over="ignore"):
+            return columns.swapaxes(-1, -2) @ columns
 
     def project(self, columns: Array, direction: np.ndarray) -> Any:
-        return np.linalg.norm((columns @ direction[..., None])[..., 0], axis=-1)
+        return norm((columns @ direction[..., None])[..., 0])
 
     def diagonal_factor(self, std: Float[Array, "n d"]) -> Array:
         return jnp.diag(std.reshape(-1))

@@ -49,7 +49,7 @@ class Tracker:
     misfit: Array
     """Running mean of ``c``."""
     square: Float[Array, " d"]
-    """Running mean of ``e²``."""
+    """Running root mean square of ``e``."""
     tally: Tally
     corrections: Array
     repeats: Array
@@ -86,18 +86,17 @@ class Tracker:
         h: Array,
         left: Array,
         right: Array,
-        variance: Array,
+        std: Array,
     ) -> "Tracker":
-        """Over an accepted step, between the filter's means; ``variance`` is that at its end."""
+        """Over an accepted step, between the filter's means; ``std`` is that at its end."""
         ends = jnp.stack([left[:2], right[:2]])
         prepared: Any = self.scheme.prepare(field, t, h, ends[0], ends[1])
         carry, moved = self.scheme.advance(field, prepared, self.carry)
         n = self.tally.steps + 1.0
-        c = scales.misfit(jnp, carry.error, variance)
+        c = scales.misfit(jnp, carry.error, std)
         misfit = self.misfit + (c - self.misfit) / _length(n, _LEAST_MISFIT, _MISFIT_WINDOW)
-        square = self.square + (carry.error**2 - self.square) / _length(
-            n, _LEAST_SQUARE, _SQUARE_WINDOW
-        )
+        part = 1.0 / _length(n, _LEAST_SQUARE, _SQUARE_WINDOW)
+        square = jnp.hypot(jnp.sqrt(1.0 - part) * self.square, jnp.sqrt(part) * carry.error)
         errors = jnp.concatenate([self.carry.error[None], moved.stages, carry.error[None]])
         return Tracker(
             self.scheme,
@@ -126,7 +125,7 @@ class Tracker:
             squares=self.squares.at[k].set(self.square),
         )
 
-    def calibration(self, mode: str, mean: Array, variance: Array) -> Calibration:
+    def calibration(self, mode: str, mean: Array, std: Array) -> Calibration:
         """What it makes of the marginals at the save points."""
         host = on_host(mean)
         xp: Any = np if host else jnp
@@ -135,7 +134,7 @@ class Tracker:
         error = mean - mine.corrected[:reached]
         values = scales.Values(mean, mine.tally.high - mine.tally.low)
         means = mine.misfits[:reached], mine.squares[:reached]
-        scaled = scales.combine(xp, error, variance, *means, values, self.scheme.doubt)
+        scaled = scales.combine(xp, error, std, *means, values, self.scheme.doubt)
         steps = mine.tally.steps.astype(int)
         scheme = self.scheme
         more = mine.corrections + mine.repeats

@@ -12,6 +12,7 @@ from probode.calibration.host import HostProblem, transport_on_host
 from probode.calibration.result import Calibration
 from probode.calibration.schemes import scheme_for
 from probode.calibration.transport import Scheme, Transported
+from probode.limits import Limits
 from probode.precision import on_host
 from probode.problem import Field
 from probode.step import Method
@@ -22,36 +23,49 @@ def calibrate_nodes(
     problem: Field | HostProblem,
     t: Any,
     means: Any,
-    variance: Any,
+    std: Any,
     *,
     smoothed: bool,
     mode: str,
-) -> Calibration:
-    """Estimate the error of ``means`` ``(N, q+1, d)`` at times ``t``, and scale ``variance``."""
+    limits: Limits,
+) -> tuple[Calibration, bool]:
+    """Estimate the error of ``means`` ``(N, q+1, d)`` at times ``t``, and scale ``std``.
+
+    Also whether that was done in time for all steps.
+    """
     scheme = scheme_for(method, smoothed, mode)
     if isinstance(problem, HostProblem):
-        moved = transport_on_host(scheme, problem, t, means)
+        moved = transport_on_host(scheme, problem, t, means, limits)
     elif on_host(t):
         nodes = np.asarray(t), np.asarray(means)
-        moved = drive.transport(scheme, problem, *nodes)
+        moved = drive.transport(scheme, problem, *nodes, limits)
         if not problem.guarded and not np.all(np.isfinite(moved.error)):
             # Perhaps for want of a derivative only.
-            moved = drive.transport(scheme, problem.guard(), *nodes)
+            moved = drive.transport(scheme, problem.guard(), *nodes, limits)
     else:
         moved = drive.transport_traced(scheme, problem, t, means)
-    return assemble(scheme, mode, t, means, variance, moved)
+    whole = moved.error.shape[0] == t.shape[0] - 1
+    return assemble(scheme, mode, t, means, std, moved), whole
 
 
 @np.errstate(all="ignore")  # what overflows is seen by its signs
 def assemble(
-    scheme: Scheme, mode: str, t: Array, means: Array, variance: Array, moved: Transported
+    scheme: Scheme, mode: str, t: Array, means: Array, std: Array, moved: Transported
 ) -> Calibration:
-    """Scales and signs of a finished transport."""
+    """Scales and signs of a transport; steps that it did not come to have no estimate (NaN)."""
     xp: Any = np if on_host(t) else jnp
+    steps = moved.error.shape[0]
+    signs = Tally.over(xp, means[: steps + 1, 0], moved).signs(xp, scheme.harmless)
+    if steps < t.shape[0] - 1:
+        rest = ((0, t.shape[0] - 1 - steps), (0, 0))
+        padded: Any = [
+            np.pad(rows, (*rest, *[(0, 0)] * (rows.ndim - 2)), constant_values=np.nan)
+            for rows in (moved.error, moved.stages)
+        ]
+        moved = moved._replace(error=padded[0], stages=padded[1])
     error = xp.concatenate([xp.zeros_like(means[:1, 0]), moved.error])
-    scaled = scales.of_nodes(xp, error, variance, means[:, 0], scheme.doubt)
+    scaled = scales.of_nodes(xp, error, std, means[:, 0], scheme.doubt)
     corrections, repeats = moved.corrections.sum(), moved.repeats.sum()
-    steps = t.shape[0] - 1
     s = scheme.collocation.s
     return Calibration(
         mode=mode,
@@ -61,7 +75,7 @@ def assemble(
         stages=moved.stages,
         ratio=scaled.ratio,
         own=scaled.own,
-        signs=Tally.over(xp, means[:, 0], moved).signs(xp, scheme.harmless),
+        signs=signs,
         f_evaluations=steps * scheme.f_per_step + s * (corrections + repeats),
         jacobian_evaluations=steps * scheme.jacobians_per_step + repeats,
     )

@@ -26,6 +26,7 @@ from jaxtyping import Array
 
 from probode.calibration.scales import by_component
 from probode.calibration.transport import Transported
+from probode.gaussian import norm
 
 SIGNS = ("convergence", "rounding", "size")
 LIMITS = {"convergence": 1.0, "rounding": 30.0, "size": 0.5}
@@ -40,6 +41,8 @@ _WORDS = {
     "the solution varies",
     "between": "between the steps f does something that the steps did not see",
     "unchecked": "no step was taken: there is nothing that could have been checked",
+    "unfinished": "there was no time to carry the estimate to the end: from there on the bands are "
+    "as wide as the solution varies",
 }
 _EPSILON = float(np.finfo(float).eps)
 _TINY = 1e-300
@@ -80,14 +83,15 @@ class Tally(NamedTuple):
     """Sums over steps from which the numbers are made, one entry per component."""
 
     unsettled: Array
-    """Sum of ``(second²/first)²``."""
+    """Root of the sum of ``(second²/first)²``: squares would overflow where values do not."""
     largest: Array
     """``max |e|``."""
     low: Array
     high: Array
     square: Array
-    """Sum of ``y²``."""
+    """Root of the sum of ``y²``."""
     error_square: Array
+    """Root of the sum of ``e²``."""
     steps: Any
 
     @staticmethod
@@ -101,24 +105,24 @@ class Tally(NamedTuple):
         """Of all steps at once; ``y`` are the values at all nodes."""
         y, e, left = (by_component(xp, x) for x in (y, moved.error, _unsettled(xp, moved)))
         return Tally(
-            xp.sum(left**2, axis=1),
+            norm(left),
             xp.max(xp.abs(e), axis=1, initial=0.0),
             xp.min(y, axis=1),
             xp.max(y, axis=1),
-            xp.sum(y[:, 1:] ** 2, axis=1),
-            xp.sum(e**2, axis=1),
+            norm(y[:, 1:]),
+            norm(e),
             xp.asarray(float(e.shape[1])),
         )
 
     def add(self, xp: Any, y: Array, moved: Transported) -> "Tally":
         """With one step more, that ended at ``y``."""
         return Tally(
-            self.unsettled + _unsettled(xp, moved) ** 2,
+            xp.hypot(self.unsettled, _unsettled(xp, moved)),
             xp.maximum(self.largest, xp.abs(moved.error)),
             xp.minimum(self.low, y),
             xp.maximum(self.high, y),
-            self.square + y**2,
-            self.error_square + moved.error**2,
+            xp.hypot(self.square, y),
+            xp.hypot(self.error_square, moved.error),
             self.steps + 1.0,
         )
 
@@ -126,9 +130,9 @@ class Tally(NamedTuple):
         """The numbers to judge by, in the order of :data:`SIGNS`; zero where no error is."""
         known = self.largest > 0.0
         extent = self.high - self.low
-        convergence = xp.sqrt(self.unsettled) / xp.where(known, harmless * self.largest, 1.0)
-        level = _EPSILON * xp.sqrt(self.steps * self.square)
-        rounding = level / (xp.sqrt(self.error_square) + _TINY)
+        convergence = self.unsettled / xp.where(known, harmless * self.largest, 1.0)
+        level = _EPSILON * xp.sqrt(self.steps) * self.square
+        rounding = level / (self.error_square + _TINY)
         size = self.largest / xp.where(extent > 0.0, extent, 1.0)
         parts = [convergence, rounding, xp.where(extent > 0.0, size, 0.0)]
         return xp.stack([xp.max(xp.where(known, part, 0.0)) for part in parts])

@@ -1,6 +1,7 @@
 """Running the transport: in compiled blocks from Python, as part of a trace, or on the host."""
 
 from functools import partial
+from math import isfinite
 from typing import Any
 
 import jax
@@ -12,12 +13,15 @@ from probode.calibration.carry import carry_at_once, carry_over, empty
 from probode.calibration.kernels import transport_natively
 from probode.calibration.transport import Carry, Newton, Scheme, Transported
 from probode.compile import compiled
+from probode.limits import GRACE, Limits
 from probode.problem import Field
 
 _BLOCK_STEPS = 256
 _LIGHT_BLOCK_STEPS = 1024
 """Without Jacobians a step is prepared in no time, and padding costs nothing."""
 _BLOCK_BYTES = 32 * 2**20
+_SAMPLE_STEPS = 1000
+"""Steps to learn the pace of the kernels from, which do not look at the clock themselves."""
 
 
 @compiled(0)
@@ -42,9 +46,14 @@ def block_steps(scheme: Scheme, d: int) -> int:
     return int(max(4, min(most, _BLOCK_BYTES // row)))
 
 
-def transport(scheme: Scheme, field: Field, t: np.ndarray, means: np.ndarray) -> Transported:
-    """Carry the error along all nodes, by kernels or block by block; NumPy arrays, a row a step."""
-    natively = transport_natively(scheme, field, t, means)
+def transport(
+    scheme: Scheme, field: Field, t: np.ndarray, means: np.ndarray, limits: Limits
+) -> Transported:
+    """Carry the error along all nodes, by kernels or block by block; NumPy arrays, a row a step.
+
+    There are fewer rows if there was no time for all of them.
+    """
+    natively = _natively(scheme, field, t, means, limits)
     if natively is not None:
         return natively
     d, steps = means.shape[-1], t.shape[0] - 1
@@ -54,6 +63,8 @@ def transport(scheme: Scheme, field: Field, t: np.ndarray, means: np.ndarray) ->
     parts = []
     at_once = isinstance(scheme, Newton) and scheme.corrections > 0
     for begin in range(0, steps, size):
+        if limits.expired():
+            break
         count = min(size, steps - begin)
         cut = partial(_cut, begin=begin, rows=size + 1)
         nodes, values = cut(t), cut(means)
@@ -66,6 +77,20 @@ def transport(scheme: Scheme, field: Field, t: np.ndarray, means: np.ndarray) ->
     if not parts:
         return empty(scheme, 0, d)
     return jax.tree.map(lambda *xs: np.concatenate(xs), *parts)
+
+
+def _natively(
+    scheme: Scheme, field: Field, t: np.ndarray, means: np.ndarray, limits: Limits
+) -> Transported | None:
+    """By kernels; with a time limit, as many steps as by a sample of them there is time for."""
+    steps = t.shape[0] - 1
+    if steps > _SAMPLE_STEPS and isfinite(limits.left):
+        before = limits.elapsed
+        if transport_natively(scheme, field, t[: _SAMPLE_STEPS + 1], means) is None:
+            return None
+        pace = max(limits.elapsed - before, 1e-6) / _SAMPLE_STEPS
+        steps = min(steps, max(_SAMPLE_STEPS, int((limits.left + GRACE / 2) / pace)))
+    return transport_natively(scheme, field, t[: steps + 1], means)
 
 
 def _cut(x: np.ndarray, begin: int, rows: int) -> np.ndarray:

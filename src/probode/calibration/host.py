@@ -25,6 +25,10 @@ from probode.calibration.transport import (
     is_settled,
     measured,
 )
+from probode.limits import Limits
+
+_STEPS_BETWEEN_LOOKS = 4
+"""At the clock, with a time limit: an evaluation in Python may take long."""
 
 
 class HostProblem(NamedTuple):
@@ -44,21 +48,29 @@ class HostProblem(NamedTuple):
         return np.asarray(self.jacobian(t, y, f), float)
 
 
-def transport_on_host(scheme: Scheme, problem: HostProblem, t: Any, means: Any) -> Transported:
-    """Carry the error along all nodes."""
+def transport_on_host(
+    scheme: Scheme, problem: HostProblem, t: Any, means: Any, limits: Limits
+) -> Transported:
+    """Carry the error along all nodes, or as many as there is time for."""
     d, steps = means.shape[-1], t.shape[0] - 1
     means = means[:, : scheme.k + 1]
     out: Any = empty(scheme, steps, d)
     carry = Carry.start(np, d)
     if isinstance(scheme, Newton):
-        size = block_steps(scheme, d)
+        size = block_steps(scheme, d) if limits.left == np.inf else _STEPS_BETWEEN_LOOKS
         for begin in range(0, steps, size):
             part = slice(begin, min(begin + size, steps))
+            if limits.expired():
+                return Transported(*(rows[:begin] for rows in out))
             block = _Newton(scheme, problem, t, means, part)
             for n in range(part.stop - begin):
+                if limits.expired():
+                    return Transported(*(rows[: begin + n] for rows in out))
                 carry = _keep(out, begin + n, block.h[n], carry, *block.advance(n, carry))
         return out
     for n in range(steps):
+        if limits.expired():
+            return Transported(*(rows[:n] for rows in out))
         h = t[n + 1] - t[n]
         carry = _keep(out, n, h, carry, *_sweeps(scheme, problem, t[n], h, means[n : n + 2], carry))
     return out

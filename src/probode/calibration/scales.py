@@ -19,6 +19,9 @@ can be small in places where the error is not. Where ``Σ_i = 0``, component ``i
 
 The result is a factor ``s_i/sqrt(Σ_i)`` for the model's standard deviations and, where these are
 zero, a standard deviation ``s_i`` of its own.
+
+Nothing is squared but ratios: all of it is done with roots (``sqrt(M)``, ``sqrt(L)``), whose sums
+of squares are taken by ``hypot``, so that values up to the largest numbers have error bars.
 """
 
 from typing import Any, NamedTuple
@@ -28,7 +31,11 @@ from jaxtyping import Array, Float
 
 _EPSILON = float(np.finfo(float).eps)
 _TINY = 1e-290
-"""A variance below this is none: ratios to it would overflow."""
+"""A standard deviation below this is none: ratios to it would overflow."""
+
+
+_LARGEST = 1e150
+"""A ratio beyond which it is not squared: what is so far off is far enough."""
 
 
 class Scales(NamedTuple):
@@ -45,12 +52,13 @@ def by_component(xp: Any, x: Any) -> Any:
     return np.ascontiguousarray(x.T) if xp is np else x.T
 
 
-def window_mean(xp: Any, x: Any, half: int) -> Any:
+def window_mean(xp: Any, x: Any, half: int, add: Any = None) -> Any:
     """Mean over ``± half`` rows, truncated at the ends.
 
     Sums of 1, 2, 4, ... rows are put together: differences of cumulative sums would lose small
-    values behind large ones.
+    values behind large ones. With ``add=hypot`` the root of the mean square.
     """
+    add = add or xp.add
     n = x.shape[0]
     half = min(half, n - 1)
     pad = xp.zeros((half, *x.shape[1:]))
@@ -59,21 +67,23 @@ def window_mean(xp: Any, x: Any, half: int) -> Any:
     total = xp.zeros_like(x)
     while True:
         if length & width:
-            total = total + power[start : start + n]
+            total = add(total, power[start : start + n])
             start += width
         if 2 * width > length:
             break
-        power = power[:-width] + power[width:]
+        power = add(power[:-width], power[width:])
         width *= 2
     i = np.arange(n)
-    counts = np.minimum(i, half) + np.minimum(n - 1 - i, half) + 1
-    return total / counts.reshape(-1, *[1] * (x.ndim - 1))
+    counts = np.minimum(i, half) + np.minimum(n - 1 - i, half) + 1.0
+    counts = counts.reshape(-1, *[1] * (x.ndim - 1))
+    return total / (counts if add is xp.add else np.sqrt(counts))
 
 
-def misfit(xp: Any, error: Any, variance: Any) -> Any:
+def misfit(xp: Any, error: Any, std: Any) -> Any:
     """``c``: the mean of ``e_i²/Σ_i`` over the components that have a variance."""
-    known = variance > _TINY
-    parts = xp.where(known, error**2 / xp.where(known, variance, 1.0), 0.0)
+    known = std > _TINY
+    ratio = xp.clip(error / xp.where(known, std, 1.0), -_LARGEST, _LARGEST)
+    parts = xp.where(known, ratio**2, 0.0)
     ones = np.ones(parts.shape[-1])  # as a product: NumPy's sums over few components are slow
     return parts @ ones / xp.maximum(known @ ones, 1.0)
 
@@ -89,34 +99,34 @@ class Values(NamedTuple):
 def combine(
     xp: Any,
     error: Any,
-    variance: Any,
+    std: Any,
     misfit_mean: Any,
-    square_mean: Any,
+    local: Any,
     values: Values,
     doubt: float,
 ) -> Scales:
-    """``s²`` from the estimate, the two local means ``c̄`` and ``L``, and ``u``; see the module.
+    """``s`` from the estimate, the two local means ``c̄`` and ``sqrt(L)``, and ``u``.
 
     No value is known better than its own rounding: ``s >= ε |y|``, except where it is exact. Where
     there is no estimate (it was lost on the way), ``s`` is as wide as the solution varies.
     """
-    known = variance > _TINY
-    square = error**2
-    c = misfit(xp, error, variance)
+    known, size = std > _TINY, xp.abs(error)
+    c = misfit(xp, error, std)
     blended = c / 2 + xp.minimum(misfit_mean, 4 * c) / 2
-    scale = xp.where(known, square / 2 + blended[..., None] * variance / 2, square)
-    scale = xp.clip(square_mean, scale / 4, 4 * scale) + doubt**2 * square_mean
+    model = xp.sqrt(blended / 2)[..., None] * std
+    scale = xp.where(known, xp.hypot(np.sqrt(0.5) * size, model), size)
+    scale = xp.hypot(xp.clip(local, scale / 2, 2 * scale), doubt * local)
     exact = ~known & (scale == 0.0)
-    scale = xp.where(exact, 0.0, xp.maximum(scale, (_EPSILON * values.mean) ** 2))
-    scale = xp.where(xp.isfinite(scale), scale, xp.maximum(values.extent**2, variance))
-    own = xp.sqrt(xp.where(known, 0.0, scale))
-    ratio = xp.sqrt(xp.where(known, scale, 1.0) / xp.where(known, variance, 1.0))
+    scale = xp.where(exact, 0.0, xp.maximum(scale, _EPSILON * xp.abs(values.mean)))
+    scale = xp.where(xp.isfinite(scale), scale, xp.maximum(values.extent, std))
+    own = xp.where(known, 0.0, scale)
+    ratio = xp.where(known, scale, 1.0) / xp.where(known, std, 1.0)
     return Scales(ratio, own)
 
 
-def of_nodes(xp: Any, error: Any, variance: Any, mean: Any, doubt: float = 0.0) -> Scales:
+def of_nodes(xp: Any, error: Any, std: Any, mean: Any, doubt: float = 0.0) -> Scales:
     """Scales at all nodes; at the first, which is exact, those of the second."""
-    e, v = error[1:], variance[1:]
+    e, v = error[1:], std[1:]
     n = e.shape[0]
     if n == 0:
         return Scales(xp.ones_like(error), xp.zeros_like(error))
@@ -125,9 +135,9 @@ def of_nodes(xp: Any, error: Any, variance: Any, mean: Any, doubt: float = 0.0) 
     e = xp.where(finite, e, 0.0)
     c = misfit(xp, e, v)
     misfit_mean = window_mean(xp, c, max(2, int(0.02 * n)))
-    square_mean = window_mean(xp, e**2, max(1, int(0.1 * n)))
+    local = window_mean(xp, xp.abs(e), max(1, int(0.1 * n)), xp.hypot)
     e = xp.where(finite, e, xp.nan)
     across = by_component(xp, mean)
     values = Values(mean[1:], xp.max(across, axis=1) - xp.min(across, axis=1))
-    ratio, own = combine(xp, e, v, misfit_mean, square_mean, values, doubt)
+    ratio, own = combine(xp, e, v, misfit_mean, local, values, doubt)
     return Scales(xp.concatenate([ratio[:1], ratio]), xp.concatenate([xp.zeros_like(own[:1]), own]))

@@ -16,6 +16,7 @@ import numpy as np
 from probode.control import Control, PControl
 from probode.errors import check_choice
 from probode.posterior import Posterior
+from probode.status import Status
 
 _MOST_ROUNDS = 6
 _MET, _AIM = 0.9, 0.3
@@ -27,6 +28,12 @@ _LARGEST_CHANGE = 1e-4
 """Of the tolerances from one round to the next: no power law holds for longer."""
 _EXPONENTS = (0.5, 2.0)
 """Where a fitted exponent is believed."""
+
+_WHY: dict[Any, str] = {
+    None: "the solve did not reach the end",
+    Status.TIME_LIMIT: "the time limit was reached",
+    Status.MEMORY_LIMIT: "max_memory was reached",
+}
 
 Integrated = tuple[Posterior, str, dict[str, int]]
 """A posterior, how its function was evaluated, and what it cost."""
@@ -66,13 +73,15 @@ class Target(NamedTuple):
 
     def measure(self, posterior: Posterior) -> float:
         """``max |e_i| / w_i``: at most one where the target is met; infinite without a result."""
+        if not bool(posterior.success):
+            return np.inf
         error = np.abs(np.asarray(posterior.global_error()))
         weight = self.atol + self.rtol * np.abs(np.asarray(posterior.mean))
         rows = slice(-1, None) if self.at_end else slice(None)
         with np.errstate(divide="ignore", invalid="ignore"):
             parts = np.where(error[rows] == 0.0, 0.0, error[rows] / weight[rows])
         largest = float(np.max(parts))
-        return largest if np.isfinite(largest) and bool(posterior.success) else np.inf
+        return largest if np.isfinite(largest) else np.inf
 
 
 class Round(NamedTuple):
@@ -127,7 +136,7 @@ def reach(
         measure = target.measure(result[0])
         rounds.append(Round(factor, measure, result))
         if measure <= _MET or not bool(result[0].success):
-            why = "the solve did not reach the end" if measure > _MET else ""
+            why = "" if measure <= _MET else _WHY.get(result[0].status, _WHY[None])
             break
         if factor <= floor:
             why = "rounding level"

@@ -15,12 +15,14 @@ from probode import loop, saving
 from probode.calibration.transport import Scheme
 from probode.compile import compiled
 from probode.control import PControl
+from probode.finish import calibrated
+from probode.limits import Limits
 from probode.paths import SavedPath
 from probode.problem import Field
 from probode.record import record, unchecked
 from probode.saving import Saving
 from probode.smooth import Marginals
-from probode.solve import build_posterior, calibrate_posterior
+from probode.solve import build_posterior
 from probode.solvers import Solver
 from probode.status import Status
 from probode.step import Method
@@ -104,10 +106,7 @@ def _harvest(plan: Plan, field: Field, control: PControl, lane: Lane) -> dict[st
     posterior = build_posterior(
         plan.solver, method, (method.structure.d,), control, path, kept.solve, status, extra
     )
-    if plan.calibration != "model":
-        posterior = posterior.with_calibration(
-            calibrate_posterior(posterior, field, plan.calibration)
-        )
+    posterior = calibrated(posterior, field, plan.calibration, Limits())
     at, stats = posterior.marginals, posterior.stats
     counts = (
         *(stats.steps, stats.accepted, stats.rejected),

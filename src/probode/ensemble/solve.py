@@ -167,7 +167,7 @@ def read_settings(
         )
     check_choice("calibration", calibration, ("model", *MODES))
     check_choice("engine", engine, ENGINES)
-    limit = check_limits(max_steps, None, None)
+    limit = check_limits(max_steps, None)
     if limit is None:
         raise ValueError("max_steps must be a positive integer, got None.")
     return Settings(

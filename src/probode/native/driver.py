@@ -14,6 +14,7 @@ from probode.compile import compiled, turn
 from probode.control import Control
 from probode.gaussian import pack as triangle
 from probode.initial import Initialization
+from probode.limits import Limits
 from probode.loop import Rows, Solve
 from probode.native.layout import begin, layout_of, pack, settings
 from probode.native.library import address, load
@@ -26,7 +27,7 @@ from probode.status import Status
 from probode.step import Method
 
 CHUNK_SECONDS = 0.2
-"""How long a chunk of steps may take: the kernel looks at the clock itself."""
+"""How long a chunk of steps may take at most: the kernel looks at the clock itself."""
 
 
 class NativeChunk(NamedTuple):
@@ -63,6 +64,7 @@ def traceable_steps(
     t1: Any,
     y0: Any,
     capacity: int,
+    limits: Limits,
 ) -> Fill:
     """Chunks of at most ``capacity`` steps with a traced vector field: listed, or compiled.
 
@@ -76,7 +78,8 @@ def traceable_steps(
     def fill(carry: Carry, attempts: int, wanted: int) -> tuple[Carry, NativeChunk]:
         keep = min(wanted, capacity) if capacity else wanted
         last = int(carry.solve.counts.attempted) + attempts
-        given = settings(method, control, t1, capacity > 0, keep, last, CHUNK_SECONDS)
+        seconds = limits.share(CHUNK_SECONDS)
+        given = settings(method, control, t1, capacity > 0, keep, last, seconds)
         if lists is not None:
             state, buffer = np.empty(layout.state), take((capacity + 1) * layout.row)
             if carry.vector is not None:
@@ -104,6 +107,7 @@ def python_steps(
     control: Any,
     t1: float,
     capacity: int,
+    limits: Limits,
 ) -> Fill:
     """Chunks of steps with a vector field that only Python can evaluate."""
     library, layout = load(), layout_of(method)
@@ -115,7 +119,8 @@ def python_steps(
         assert carry.vector is not None
         vector, buffer = carry.vector.copy(), take((capacity + 1) * layout.row)
         last = int(carry.solve.counts.attempted) + attempts
-        given = settings(method, control, t1, True, min(wanted, capacity), last, CHUNK_SECONDS)
+        seconds = limits.share(CHUNK_SECONDS)
+        given = settings(method, control, t1, True, min(wanted, capacity), last, seconds)
         open_chunk, advance = library.probode_open, library.probode_advance
         memory = [address(x) for x in (given, vector, buffer, f, matrix)]
         y = vector[1 : 1 + layout.d]
@@ -156,35 +161,48 @@ def revived(method: Method, carry: Carry) -> Carry:
 
 
 def join_chunks(method: Method, chunks: list[NativeChunk]) -> Rows:
-    """All rows in one piece of memory; row 0 of a chunk repeats the last of the one before."""
+    """All rows in one piece of memory; row 0 of a chunk repeats the last of the one before.
+
+    Chunks are taken out of the list one by one: what was copied need not be held any longer.
+    """
     layout, count = layout_of(method), sum(chunk.steps for chunk in chunks)
     used = (count + 1) * layout.row
     if len(chunks) == 1 and 2 * used > chunks[0].buffer.size:
-        return chunks[0].rows
+        return chunks.pop().rows
     out, at = take(used), layout.row
     out[:at] = chunks[0].buffer[:at]
-    for chunk in chunks:
+    while chunks:
+        chunk = chunks.pop(0)
         end = at + chunk.steps * layout.row
         out[at:end] = chunk.buffer[layout.row : (chunk.steps + 1) * layout.row]
         at = end
     return layout.rows(out, count)
 
 
-def smooth_chunks(method: Method, chunks: list[NativeChunk], last: Marginals) -> Marginals:
-    """Smooth the rows of all chunks, given the last row smoothed; into one piece of memory."""
+def smooth_rows(
+    method: Method, given: np.ndarray, rows: Rows, last: Marginals, limits: Limits
+) -> Marginals | None:
+    """Smooth joined rows, given the last one smoothed; into one piece of memory.
+
+    With a time limit in pieces, between which the clock is looked at; ``None``: not in time.
+    """
     library, layout = load(), layout_of(method)
     assert library is not None
-    end = sum(chunk.steps for chunk in chunks)
+    end = len(rows.t) - 1
     out = take((end + 1) * layout.marginal).reshape(end + 1, layout.marginal)
     out[end] = np.concatenate([np.ravel(last.mean), np.ravel(triangle(np.asarray(last.factor)))])
-    for chunk in reversed(chunks):
-        end -= chunk.steps
+    table = layout.table(rows)
+    piece = end if limits.left == np.inf else 1
+    while end > 0:
+        if limits.expired():
+            return None
+        count, before = min(piece, end), limits.elapsed
+        end -= count
         library.probode_smooth(
-            address(chunk.settings),
-            address(chunk.buffer),
-            ctypes.c_long(chunk.steps),
-            address(out[end:]),
+            address(given), address(table[end:]), ctypes.c_long(count), address(out[end:])
         )
+        took = max(limits.elapsed - before, 1e-6)
+        piece = int(count * max(1.0, min(32.0, limits.share(CHUNK_SECONDS) / took)))
     return layout.marginals(out)
 
 

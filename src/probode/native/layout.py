@@ -67,6 +67,12 @@ class Layout:
         """Rows ``0..count`` of a buffer, as views; factors are packed."""
         return self._rows(buffer.reshape(-1, self.row)[: count + 1], self.triangle_shape)
 
+    def table(self, rows: Rows) -> np.ndarray:
+        """The memory that :meth:`rows` are views of, a row each."""
+        t = np.asarray(rows.t)  # the first number of each
+        strides = t.strides[0], t.itemsize
+        return np.lib.stride_tricks.as_strided(t, (len(t), self.row), strides)
+
     def _rows(self, table: Any, factor_shape: tuple[int, ...]) -> Rows:
         scale = table[:, 2 : 2 + self.scales]
         at = 2 + self.scales

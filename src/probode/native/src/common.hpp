@@ -140,6 +140,30 @@ inline double sum_of_squares(const double* x, long size) {
   return sum;
 }
 
+// Squares that neither overflow nor vanish, and lose nothing in sums.
+inline bool squares_hold(double squares) { return squares > 1e-280 && squares < 1e280; }
+
+// sqrt(Σ x_k²) of every `stride`-th number, in units of the largest: no square overflows.
+inline double scaled_norm(const double* x, long stride, long size) {
+  double unit = 0.0, sum = 0.0;
+  for (long k = 0; k < size; ++k) unit = larger(unit, std::fabs(x[k * stride]));
+  if (!(unit > 0.0 && std::isfinite(unit))) return unit;
+  for (long k = 0; k < size; ++k) sum += square(x[k * stride] / unit);
+  return unit * std::sqrt(sum);
+}
+
+// The same, as fast as squares can be added up where these can be.
+inline double norm(const double* x, long size) {
+  const double squares = sum_of_squares(x, size);
+  return squares_hold(squares) ? std::sqrt(squares) : scaled_norm(x, 1, size);
+}
+
+inline double column_norm(const double* x, long stride, long size) {
+  double squares = 0.0;
+  for (long k = 0; k < size; ++k) squares += square(x[k * stride]);
+  return squares_hold(squares) ? std::sqrt(squares) : scaled_norm(x, stride, size);
+}
+
 // Whether all numbers are finite.
 inline bool all_finite(const double* x, long size) {
   int finite = 1;

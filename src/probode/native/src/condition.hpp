@@ -138,11 +138,9 @@ void condition_block(const Block& b, Scratch& scratch) {
     if (!b.observation_noise) continue;
     double noise = b.observation_noise[a];
     if (b.blank[a] && noise == 0.0) noise = 1.0;
-    double known = 0.0, own = 0.0;
-    for (int i = 0; i < full; ++i) known += square(stack[static_cast<long>(i) * length + a]);
-    for (int i = head; i < head + 2 * w; ++i) own += square(stack[static_cast<long>(i) * length + a]);
-    if (own < kUnresolved * kUnresolved * known)
-      noise = std::max(noise, kUnresolved * std::sqrt(known));
+    const double known = column_norm(stack + a, length, full);
+    const double own = column_norm(stack + static_cast<long>(head) * length + a, length, 2 * w);
+    if (own < kUnresolved * known) noise = std::max(noise, kUnresolved * known);
     stack[static_cast<long>(full + a) * length + a] = noise;
   }
 
@@ -163,7 +161,9 @@ void condition_block(const Block& b, Scratch& scratch) {
     b.pivots[a] = b.blank[a] ? 1.0 : std::fabs(pivot);
     double rest = b.residual[a];
     for (int e = 0; e < a; ++e) rest -= stack[static_cast<long>(e) * length + a] * b.whitened[e];
-    b.whitened[a] = pivot == 0.0 ? 0.0 : rest / pivot;
+    // What is below the smallest normal number is on its way to zero: its inverse would overflow.
+    const bool none = std::fabs(pivot) < std::numeric_limits<double>::min();
+    b.whitened[a] = none ? 0.0 : rest / pivot;
   }
   for (int x = 0; x < size; ++x) {
     const int column = x < w ? values + x : x < 2 * w ? slopes + x - w : x + w;

@@ -234,7 +234,7 @@ inline void update(const Settings& s, State& x, const double* jacobian, const do
                     scratch);
 
     if (shared && !s.multivariate) {
-      count(x, 0, square(whitened[0]) * sum_of_squares(z, d), pivots[0], blank[0], d);
+      count(x, 0, square(whitened[0] * norm(z, d)), pivots[0], blank[0], d);
     } else if (w == 1) {
       for (int k = shared ? 0 : block; k < (shared ? d : block + 1); ++k)
         count(x, s.multivariate ? k : 0, square(whitened[0] * z[k]), pivots[0], blank[0], 1.0);
@@ -303,7 +303,15 @@ inline void observe(const Settings& s, const double* slope, const double* f, dou
     z[k] = slope[k] - f[k];
     sum += square(std::fabs(slope[k]) + std::fabs(f[k]));
   }
-  rounding[0] = kEpsilon * std::sqrt(sum / d);
+  if (squares_hold(sum)) {
+    rounding[0] = kEpsilon * std::sqrt(sum / d);
+    return;
+  }
+  double unit = 0.0;
+  for (long i = 0; i < d; ++i) unit = larger(unit, std::fabs(slope[i]) + std::fabs(f[i]));
+  sum = 0.0;
+  for (long i = 0; i < d; ++i) sum += square((std::fabs(slope[i]) + std::fabs(f[i])) / unit);
+  rounding[0] = unit > 0.0 ? kEpsilon * unit * std::sqrt(sum / d) : kEpsilon * unit;
 }
 
 // Keep the current row of the state as row `i` of a chunk.
@@ -355,8 +363,7 @@ inline bool advance(const Settings& s, double* state, double* rows, const double
   const bool alike = s.structure == kIsotropic && !s.multivariate;
   if (!alike) local_noise(s, coords[0], jacobian, z, scratch, whitened, deviation);
   const double plain = plain_deviation(s);
-  const double common = alike ? std::sqrt(sum_of_squares(z, d) / d) / plain
-                              : std::sqrt(sum_of_squares(whitened, d) / d);
+  const double common = alike ? norm(z, d) / std::sqrt(d) / plain : norm(whitened, d) / std::sqrt(d);
   const double unit = s.fixed ? noise_scale(s, h / *x.reference) : 1.0;
   const double growth = s.damped ? noise_scale(s, h / *x.row.h) : 0.0;
   auto step_scale = [&](double local, double before) {
@@ -399,14 +406,15 @@ inline bool advance(const Settings& s, double* state, double* rows, const double
   return goes_on(s, x);
 }
 
-// Before the first step of a chunk: its first row, the clock, the first prediction.
+// Before the first step of a chunk: its first row, the clock, the first prediction. However late it is, one step
+// is attempted.
 inline bool open(const Settings& s, double* state, double* rows) {
   State x(s, state);
   *x.count = 0.0;
   *x.deadline = seconds_now() + s.seconds;
   keep_row(s, x, rows, 0);
   propose(s, x);
-  return goes_on(s, x);
+  return *x.status == s.running && *x.count < s.wanted && *x.attempted < s.last_attempt;
 }
 
 }  // namespace PROBODE_ISA

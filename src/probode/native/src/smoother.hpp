@@ -87,7 +87,10 @@ BlockKernel backward_block(int n, int width, const double* factor, const double*
       double* out = stack + static_cast<long>(full + i * w + k) * length;
       for (int j = i; j < n; ++j) out[j * w + k] = scale[k] * s.noise[i * n + j];
       const double pivot = std::fabs(out[i * w + k]);
-      resolved = resolved && pivot >= kResolved * std::sqrt(squares[i * w + k]);
+      const double known = squares[i * w + k];
+      const double deviation =
+          squares_hold(known) ? std::sqrt(known) : scaled_norm(stack + i * w + k, length, full);
+      resolved = resolved && pivot >= kResolved * deviation;
     }
   if (!resolved) {  // rounding hides the noise: x⁺ = A x, and the kernel is A⁻¹
     std::fill(gain, gain + static_cast<long>(size) * stride, 0.0);
