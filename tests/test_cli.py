@@ -178,7 +178,7 @@ def test_solve_that_never_started_exits_with_1(capsys):
     code, out, err = solve(capsys, "logistic", "--y0", "-1e300")
     assert code == 1
     assert "stopped at 0\n" in out
-    assert "initial value are NaN or Inf" in err
+    assert "is NaN or Inf at the initial value" in err
 
 
 BAD = {

@@ -64,7 +64,10 @@ def trace(function: Callable[..., Any], *inputs: Any) -> tuple[Program, tuple[An
     # Arrays, not results of a trace around this one (a user's jit), which they would not outlive.
     with jax.ensure_compile_time_eval():
         # Put there, not converted: for that JAX would compile a program.
-        constants = tuple(jax.device_put(np.asarray(constant)) for constant in closed.consts)
+        constants = tuple(
+            constant if is_traced(constant) else jax.device_put(np.asarray(constant))
+            for constant in closed.consts
+        )
     return Program(closed.jaxpr), constants
 
 

@@ -34,8 +34,9 @@ _MOST_OF_A_TABLE = 200
 """Entries of a table to stop at; the steps of a solver pass over finer ones."""
 _SAMPLES = 2048
 _BISECTIONS = 60
-_MARGIN = 16.0 * float(np.finfo(float).eps)
-"""Part of the larger end of the interval by which steps end before a switch."""
+_MARGIN = 8.0 * float(np.finfo(float).eps)
+"""Part of the larger end of the interval by which steps end before a switch: less than the shortest
+step, so that none fits in between."""
 
 
 NONE = np.zeros(0)

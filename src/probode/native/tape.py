@@ -136,7 +136,7 @@ def listed(
     ``most`` (it would take long to find out), or cannot be listed.
     """
     real = all(_is_real(dtype) for _, dtype in signature.shapes)
-    if sum(signature.sizes) > most or not real:
+    if d + sum(signature.sizes) > most or not real:
         return None
     with double_precision():
         number, state = jax.ShapeDtypeStruct((), float), jax.ShapeDtypeStruct((d,), float)

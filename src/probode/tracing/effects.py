@@ -46,11 +46,14 @@ class State:
         Whether it, or a function that it calls, has an ``except`` or the like.
     is_used
         Whether the function was found to change some of it, or to draw from it: set by the caller.
+    is_written
+        Whether it was found to write into arrays or other memory: set by the caller.
     """
 
     def __init__(self, fun: Any, args: Any) -> None:
         self._function = (fun, args)
         self.speaks_jax = self.acts = self.handles_errors = self.is_used = False
+        self.is_written = False
         self._home = home(fun)
         self._seen: set[int] = set()
         self._lists: list[tuple[Any, Any]] = []
@@ -239,6 +242,30 @@ class State:
         for namespace, names in self._absent:
             for name in names & namespace.keys():
                 del namespace[name]
+        self.restore_memory()
+        for value, plain in self._foreign:
+            if _plain_attributes(value) != plain:
+                vars(value).update(plain)
+        for generator, state in self._generators:
+            generator.state = state
+        random.setstate(self._random[0])
+        np.random.set_state(self._random[1])  # noqa: NPY002
+
+    def writes(self, call: Callable[[], Any]) -> bool:
+        """Whether ``call`` is what has changed arrays or other memory, if anything has."""
+        if not self._memory_changed():
+            return False
+        self.restore_memory()
+        call()
+        return self._memory_changed()
+
+    def _memory_changed(self) -> bool:
+        return any(array.tobytes() != copy.tobytes() for array, copy in self._arrays) or any(
+            bytes(_content(buffer) or b"") != start for buffer, start in self._buffers
+        )
+
+    def restore_memory(self) -> None:
+        """Put arrays and other memory back."""
         for array, copy in self._arrays:
             array[...] = copy
         for buffer, start in self._buffers:
@@ -249,13 +276,6 @@ class State:
                 content = _content(buffer)
             if content is not None and content.nbytes == len(start):
                 content[:] = start
-        for value, plain in self._foreign:
-            if _plain_attributes(value) != plain:
-                vars(value).update(plain)
-        for generator, state in self._generators:
-            generator.state = state
-        random.setstate(self._random[0])
-        np.random.set_state(self._random[1])  # noqa: NPY002
 
 
 def _plain_attributes(value: Any) -> dict[str, Any]:
