@@ -90,3 +90,9 @@ def test_a_tolerance_on_the_answer_is_met_after_many_periods():
     result = solve_ivp(orbit, (0.0, 60 * PERIOD), place(0.0, 0.0), global_atol=1e-3)
     assert result.success
     assert np.abs(result.y.T - place(result.t, 0.0)).max() <= 1e-3
+
+
+def test_the_fast_estimate_of_very_many_steps_is_not_trusted():
+    posterior = revolve(EK1(3), 1e-5, 40).calibrate("defect-fast")
+    assert posterior.stats.accepted > 5000
+    assert "long" in posterior.diagnose().flags

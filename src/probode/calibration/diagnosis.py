@@ -40,10 +40,14 @@ _WORDS = {
     "lost": "the estimate was lost on the way (not finite): from there on the bands are as wide as "
     "the solution varies",
     "between": "between the steps f does something that the steps did not see",
+    "long": "so many steps are too long a way for the fast estimate: use calibration='defect'",
     "unchecked": "no step was taken: there is nothing that could have been checked",
     "unfinished": "there was no time to carry the estimate to the end: from there on the bands are "
     "as wide as the solution varies",
 }
+FAST = "defect-fast"
+_FAST_STEPS = 5000
+"""Steps over which three stages without corrections are followed: beyond, one in five is lost."""
 _EPSILON = float(np.finfo(float).eps)
 _TINY = 1e-300
 
@@ -186,6 +190,8 @@ def judge(signs: np.ndarray, lost: bool, mode: str, looked: Looked | None, steps
     flags = [name for name, limit in LIMITS.items() if not numbers[name] <= limit]
     if lost:
         flags.append("lost")
+    if mode == FAST and steps > _FAST_STEPS:
+        flags.append("long")
     if steps == 0:
         flags.append("unchecked")
     elif looked is not None and not looked.excess <= 1.0:
