@@ -22,9 +22,11 @@ import numpy as np
 
 from probode.calibration.beside import Step, Tracker
 from probode.calibration.diagnosis import Tally
+from probode.calibration.newton import Newton
 from probode.calibration.result import Calibration
 from probode.calibration.stages import Collocation
-from probode.calibration.transport import Carry, Newton, Sweeps
+from probode.calibration.sweeps import Sweeps
+from probode.calibration.transport import Carry
 from probode.chosen import ChosenPath, Trail
 from probode.control import ControlState
 from probode.diffusion import DynamicDiffusion, Evidence, FixedDiffusion

@@ -1,50 +1,31 @@
 """``solve_ivp``: SciPy's contract, and the posterior."""
 
-import dataclasses
 from collections.abc import Callable
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
-from probode import engine, events, host, loop
-from probode.calibration.host import HostProblem
+from probode import events
 from probode.calibration.schemes import MODES
-from probode.calibration.target import Integrated, Target, reach
+from probode.calibration.target import Target, reach
 from probode.chosen import ChosenPath
 from probode.control import Control, GridSteps, PControl, PIControl
-from probode.engine import Monitor, one_blas_thread
 from probode.errors import check_choice
-from probode.fallback import Fallback, Inputs, guarded_on_host
-from probode.finish import calibrated, run_and_finish
-from probode.ivp_function import Traced, UserFunction, host_problem
-from probode.ivp_method import (
-    METHODS,
-    read_method,
-    say_if_costly,
-    say_if_unstable,
-    single_state,
-    solvers_for,
-)
+from probode.ivp_method import METHODS, read_method, say_if_unstable, single_state, solvers_for
 from probode.ivp_options import Options, read_tolerances
 from probode.ivp_result import Constant, Embedding, OdeResult, Solution
+from probode.ivp_run import Task
 from probode.limits import Limits
-from probode.paths import NodePath, Path
-from probode.posterior import Posterior, Problem
+from probode.posterior import Posterior
 from probode.precision import double_precision
-from probode.progress import with_progress
-from probode.solve import build_posterior, check_limits
-from probode.solvers import Solver
+from probode.solve import check_limits
 from probode.status import Status
-from probode.switches import NONE, stops_before, switches
 
 __all__ = ["CONTROLS", "METHODS", "solve_ivp"]
 
 CONTROLS: dict[str, type[PControl]] = {"PI": PIControl, "P": PControl}
-
-_MOST_REPEATS = 3
-"""Solves again where the steps missed something that a look between them saw."""
 
 _MESSAGES = {0: Status.SUCCESS.message, 1: Status.EVENT.message}
 
@@ -148,26 +129,13 @@ def solve_ivp(
         inside = None if times is None else times[(times >= low) & (times <= high)]
         _result(posterior, "", {}, embedding, inside, False, watched, limits)
 
-    def integrate(control: Control) -> Integrated:
-        for solver, budget in solvers:
-            solve = partial(
-                _integrate,
-                *(fun, t0, tf, start, arguments, bool(vectorized)),
-                *(solver, control, chosen, embedding, watched),
-                # Where nothing else is needed of the path than its values at these times.
-                times=None if dense_output or watched is not None else times,
-                output=output,
-                limits=limits,
-                budget=budget,
-            )
-            began = limits.elapsed
-            done = solve()
-            if done is None:
-                continue
-            in_time = limits.left > limits.elapsed - began  # another solve takes as long again
-            return _again_where_something_was_missed(done, solve) if in_time else done
-        raise AssertionError("the last solver has no budget")
-
+    task = Task(
+        *(fun, t0, tf, start, arguments, bool(vectorized), chosen, embedding, watched),
+        times=None if dense_output or watched is not None else times,
+        output=output,
+        limits=limits,
+    )
+    integrate = partial(task.integrate, solvers)
     target, report = Target.read(chosen, embedding, control), None
     if target is None:
         posterior, path, counts = integrate(control)
@@ -254,141 +222,6 @@ def _grid(grid: Any, t0: float, tf: float) -> np.ndarray:
 
 def _prepared_events(functions: Any, arguments: tuple[Any, ...]) -> list[events.Event]:
     return events.prepare(functions, arguments)
-
-
-def _integrate(
-    fun: Callable[..., Any],
-    t0: float,
-    tf: float,
-    start: np.ndarray,
-    arguments: tuple[Any, ...],
-    vectorized: bool,
-    solver: Solver,
-    control: Control,
-    options: Options,
-    embedding: Embedding,
-    watched: list[events.Event] | None,
-    times: np.ndarray | None,
-    output: Callable[[Posterior, Limits], None],
-    limits: Limits,
-    budget: int | None,
-    suspects: np.ndarray = NONE,
-) -> Integrated | None:
-    """Run the solve on the real form of the state, compiled where the function can be traced.
-
-    With ``times``, and where the covariances of all steps would take much memory, the posterior is
-    kept there only. ``None`` if it has taken ``budget`` steps and is not done. Steps end where the
-    function switches, and at the times ``suspects``.
-    """
-    bounds = [bound for bound in (options.max_num_steps, budget) if bound is not None]
-    user = UserFunction(fun, arguments, vectorized, options, solver, embedding)
-    y0 = embedding.flatten(start)
-    with (
-        with_progress(options.progress, t0, tf, options.callback) as callback,
-        double_precision(),
-        one_blas_thread(),
-    ):
-        if isinstance(control, PControl):
-            control = control.flat(y0.shape)
-        method = solver.method(y0.size)
-        say_if_costly(solver, method)
-        bound = min(bounds, default=None)
-        calibrating = options.calibration != "model"
-
-        def attempt(traced: Traced | None) -> Posterior | None:
-            watch = None
-            if watched is not None and any(np.isfinite(event.terminal) for event in watched):
-                watch = events.Watch(watched, embedding.values)
-            monitor = Monitor(limits, bound, callback, y0.shape, watch)
-            sparse = times is not None and traced is not None
-            monitor = monitor.bounded(method, options.smooth, calibrating, sparse)
-            found = None if traced is None else switches(traced.field, t0, tf)
-            steps = control
-            if isinstance(steps, PControl):
-                stops = suspects if found is None else np.concatenate([found.times, suspects])
-                steps = steps.with_stops(stops_before(stops, t0, tf), tf)
-            run: Callable[[Monitor], Any]
-            problem: Callable[[], Problem]
-            asked = solver
-            if traced is not None:
-                if options.initialization is not None:
-                    asked = dataclasses.replace(solver, initialization=options.initialization)
-                begin, path = asked.initialization, traced.path
-                given = Fallback(Inputs(method, begin, traced.field, steps, t0, tf, y0))
-                run = partial(engine.solve_all, given)
-
-                def problem() -> Problem:
-                    return Problem(given.inputs.field, tuple(given.notes), found)
-
-                def extra() -> int:
-                    return loop.start_evaluations(given.inputs.initialization, steps, solver.order)
-            else:
-                said: list[str] = []
-                hosted, path = user.on_host(y0.size), "python"
-                hosted = hosted._replace(jacobian=guarded_on_host(hosted.jacobian, said))
-                run, begun = host.steps_on_host(method, hosted, steps, t0, tf, y0)
-
-                def problem() -> Problem:
-                    again = partial(host_problem, user, y0.size)
-                    return Problem(HostProblem(*hosted), tuple(said), again=again)
-
-                def extra() -> int:
-                    return begun
-
-            def finish(nodes: Path, final: loop.Solve, status: Any, limits: Limits) -> Posterior:
-                made = build_posterior(
-                    asked, method, y0.shape, steps, nodes, final, status, extra(), path
-                )
-                known = problem()
-                made = dataclasses.replace(made, problem=known, is_complex=embedding.is_complex)
-                return calibrated(made, known.field, options.calibration, limits)
-
-            return run_and_finish(
-                run, method, options.smooth, monitor, finish, output, times, budget
-            )
-
-        traced = user.traced(t0, tf, y0)
-        posterior = attempt(traced)
-        if (
-            posterior is not None
-            and traced is not None
-            and not user.still_holds(traced, *_steps_of(posterior.path))
-        ):
-            posterior = attempt(None)
-        if posterior is None:
-            return None
-    stats = posterior.stats
-    counts = {
-        "nfev": int(stats.f_evaluations) + int(stats.calibration_f_evaluations),
-        "njev": int(stats.jacobian_evaluations) + int(stats.calibration_jacobian_evaluations),
-        "nlu": 0,
-    }
-    return posterior, str(stats.path), counts
-
-
-def _steps_of(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Times and means (with their derivatives) of the steps that a solve took."""
-    rows: Any = path.trail if isinstance(path, ChosenPath) else cast(NodePath, path).rows
-    return np.asarray(rows.t), np.asarray(rows.mean)
-
-
-def _again_where_something_was_missed(
-    done: Integrated, solve: Callable[..., Integrated | None]
-) -> Integrated:
-    """Solve again with steps that end where a look between the steps saw more than they did."""
-    suspects, cost = NONE, dict.fromkeys(done[2], 0)
-    for _ in range(_MOST_REPEATS):
-        look = done[0].problem.look
-        if look is None or not look.seen or done[0].status != Status.SUCCESS:
-            break
-        suspects = np.union1d(suspects, look.suspects)
-        again = solve(suspects=suspects)
-        if again is None:
-            break
-        cost = {name: cost[name] + done[2][name] for name in cost}
-        done = again
-    posterior, path, counts = done
-    return posterior, path, {name: cost[name] + counts[name] for name in counts}
 
 
 def _result(

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from probode.calibration.beside import Tracker
-from probode.calibration.transport import Scheme
+from probode.calibration.schemes import Scheme
 from probode.control import Control
 from probode.loop import Rows, Solve, advance, running, while_loop
 from probode.precision import on_host

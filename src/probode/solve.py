@@ -12,8 +12,7 @@ import numpy as np
 from jaxtyping import Array
 
 from probode import engine, loop, native, saving, smooth
-from probode.calibration.schemes import MODES, scheme_for
-from probode.calibration.transport import Scheme
+from probode.calibration.schemes import MODES, Scheme, scheme_for
 from probode.control import ConstantStep, Control, GridSteps, PControl, PIControl
 from probode.engine import Monitor, one_blas_thread
 from probode.errors import check_choice

@@ -18,7 +18,8 @@ from jaxtyping import Array, Float
 from probode.calibration import interpolant, scales
 from probode.calibration.diagnosis import Tally
 from probode.calibration.result import Calibration
-from probode.calibration.transport import Carry, Scheme
+from probode.calibration.schemes import Scheme
+from probode.calibration.transport import Carry
 from probode.linearize import VectorField
 from probode.precision import on_host
 from probode.record import record, static
@@ -51,12 +52,13 @@ class Tracker:
     square: Float[Array, " d"]
     """Running root mean square of ``e``."""
     tally: Tally
-    corrections: Array
     repeats: Array
     corrected: Float[Array, "K d"]
     """At the save points: the solution with the error taken off."""
     misfits: Float[Array, " K"]
     squares: Float[Array, "K d"]
+    corrections: Any = 0
+    """Beyond the ordinary ones; not known of those that older versions have written."""
 
     @staticmethod
     def start(scheme: Scheme, t: Array, mean: Float[Array, "n d"], size: int) -> "Tracker":
@@ -73,10 +75,10 @@ class Tracker:
             zero,
             Tally.start(jnp, mean[0]),
             jnp.zeros((), int),
-            jnp.zeros((), int),
             jnp.full((size, d), jnp.nan),
             jnp.full((size,), jnp.nan),
             jnp.full((size, d), jnp.nan),
+            jnp.zeros((), int),
         )
 
     def advance(
@@ -105,11 +107,11 @@ class Tracker:
             misfit,
             square,
             self.tally.add(jnp, right[0], moved),
-            self.corrections + moved.corrections,
             self.repeats + moved.repeats,
             self.corrected,
             self.misfits,
             self.squares,
+            self.corrections + moved.corrections,
         )
 
     def save(self, k: Array, t: Array) -> "Tracker":

@@ -10,8 +10,8 @@ from probode.calibration import drive, scales
 from probode.calibration.diagnosis import Tally
 from probode.calibration.host import HostProblem, transport_on_host
 from probode.calibration.result import Calibration
-from probode.calibration.schemes import scheme_for
-from probode.calibration.transport import Scheme, Transported
+from probode.calibration.schemes import Scheme, scheme_for
+from probode.calibration.transport import Transported
 from probode.limits import Limits
 from probode.precision import on_host
 from probode.problem import Field

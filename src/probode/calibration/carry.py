@@ -9,12 +9,12 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array
 
+from probode.calibration.newton import Newton
+from probode.calibration.schemes import Scheme
 from probode.calibration.transport import (
     CREDIT,
     ROUNDING,
     Carry,
-    Newton,
-    Scheme,
     Transported,
     allowed,
     is_settled,

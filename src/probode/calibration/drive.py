@@ -11,7 +11,9 @@ from jaxtyping import Array
 
 from probode.calibration.carry import carry_at_once, carry_over, empty
 from probode.calibration.kernels import transport_natively
-from probode.calibration.transport import Carry, Newton, Scheme, Transported
+from probode.calibration.newton import Newton
+from probode.calibration.schemes import Scheme
+from probode.calibration.transport import Carry, Transported
 from probode.compile import compiled
 from probode.limits import GRACE, Limits
 from probode.problem import Field

@@ -11,15 +11,15 @@ import numpy as np
 
 from probode.calibration.carry import empty
 from probode.calibration.drive import block_steps
+from probode.calibration.newton import Newton
+from probode.calibration.schemes import Scheme
+from probode.calibration.sweeps import Sweeps
 from probode.calibration.transport import (
     MOST_ITERATIONS,
     MOST_SWEEPS,
     SHRINKS,
     SWEEPS_SHRINK,
     Carry,
-    Newton,
-    Scheme,
-    Sweeps,
     Transported,
     curve,
     is_settled,

@@ -9,7 +9,9 @@ import numpy as np
 from probode.calibration import transport
 from probode.calibration.carry import COUNTS, from_rows
 from probode.calibration.interpolant import rows_at
-from probode.calibration.transport import Newton, Scheme, Transported
+from probode.calibration.newton import Newton
+from probode.calibration.schemes import Scheme
+from probode.calibration.transport import Transported
 from probode.native import library
 from probode.native.library import address
 from probode.native.tape import tape_of

@@ -3,10 +3,13 @@
 from functools import lru_cache
 
 from probode.calibration.interpolant import contact
+from probode.calibration.newton import Newton
 from probode.calibration.stages import Collocation
-from probode.calibration.transport import Newton, Scheme, Sweeps
+from probode.calibration.sweeps import Sweeps
 from probode.errors import check_choice
 from probode.step import Method
+
+Scheme = Newton | Sweeps
 
 MODES = ("defect", "defect-fast")
 

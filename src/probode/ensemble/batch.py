@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from probode import loop, saving
-from probode.calibration.transport import Scheme
+from probode.calibration.schemes import Scheme
 from probode.compile import compiled
 from probode.control import PControl
 from probode.finish import calibrated
