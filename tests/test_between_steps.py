@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import probode
-from probode import EK1, PIControl, ivp, native, solve_ivp
+from probode import EK1, PIControl, ivp_run, native, solve_ivp
 from probode.precision import double_precision
 from probode.problem import bind
 from probode.program import timing
@@ -160,7 +160,7 @@ def test_a_tolerance_on_the_answer_sees_the_doses():
 
 
 def test_what_was_missed_is_flagged_and_no_success_of_a_tolerance(monkeypatch):
-    monkeypatch.setattr(ivp, "_MOST_REPEATS", 0)
+    monkeypatch.setattr(ivp_run, "_MOST_REPEATS", 0)
     result = solve_ivp(bump, (0, 60), [0.0], global_rtol=1e-3, global_atol=1e-6)
     diagnosis = result.posterior.diagnose()
     assert "between" in diagnosis.flags and not diagnosis.trusted
