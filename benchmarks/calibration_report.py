@@ -71,7 +71,8 @@ def _verdicts(mode, rows):
     )
     print(f"than half, {part(bool(r['flags']) for r in right)} of {len(right)} others")
     off = [r["estimate_off"] for r in trusted]
-    print(f"estimate off by {np.median(off):.1e} (median), {np.quantile(off, 0.95):.1e} (95 %)")
+    if off:
+        print(f"estimate off by {np.median(off):.1e} (median), {np.quantile(off, 0.95):.1e} (95 %)")
     for method in dict.fromkeys(r["method"] for r in rows):
         mine = [r for r in rows if r["method"] == method]
         f, j = ([r[k] for r in mine] for k in ("f_per_step", "j_per_step"))

@@ -125,7 +125,7 @@ class _Newton:
         shifted = self._problem.at_stages(path.t[n], value - plain)
         change = self._solved(inverses, (self._f[n] - shifted) - plain @ self._j[n].T)
         changed, moved = measured(np, value, plain, first, change)
-        stages, counts = plain + change, [1 - self._scheme.corrections, 0]
+        stages, counts, noted = plain + change, [1 - self._scheme.corrections, 0], change
         before: Any = 1.0
         anew, due = False, not is_settled(np, changed, before, moved, carry.steps)
         settled = not due
@@ -149,7 +149,7 @@ class _Newton:
             before = changed
             changed, moved = measured(np, value, stages, stages - e, change)
             settled = is_settled(np, changed, before, moved, carry.steps)
-        end, last = stages[-1], change[-1]
+        end, last = stages[-1], (change if anew else noted)[-1]
         return _moved(end, stages, end - last - e, last, *counts), due
 
 

@@ -119,7 +119,9 @@ class Newton:
                 lambda: (plain + change, change, none, none),
                 lambda: self._settle(field, step, carry, plain + change, change, changed),
             )
-            return (*found, jnp.where(settled, 0.0, 1.0))
+            stages, last, corrections, repeats = found
+            last = jnp.where(repeats > 0, last, change)
+            return stages, last, corrections, repeats, jnp.where(settled, 0.0, 1.0)
 
         if self.corrections:
             stages, change, corrections, repeats, due = corrected()

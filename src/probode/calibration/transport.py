@@ -91,9 +91,12 @@ class Transported(NamedTuple):
     stages: Float[Array, "s d"]
     """``E_i``."""
     first: Float[Array, " d"]
-    """Change of the error over the step after the first iteration, at the end of the step."""
+    """The rest of the error's change over the step, at its end."""
     second: Float[Array, " d"]
-    """What the last iteration changed there."""
+    """What the first correction changed there (of sweeps, and of Newton's method, the last one).
+
+    How large it is says how far from linear the equation is over the error.
+    """
     corrections: Array
     """Corrections or sweeps beyond the ordinary ones (``s`` evaluations each)."""
     repeats: Array

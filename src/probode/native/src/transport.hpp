@@ -269,11 +269,12 @@ class Transport {
       apply(h, right_.data(), nullptr, change_.data());
       measure();
       for (int x = 0; x < size_; ++x) stages_[x] += change_[x];
+      for (int a = 0; a < d_; ++a) second[a] = change_[last + a];
       due_ = !settled(1.0);
       if (due_) settle(h);
       if (!c_.rounds) corrections_ += 1.0;
       for (int a = 0; a < d_; ++a) {
-        second[a] = change_[last + a];
+        if (repeats_ > 0.0) second[a] = change_[last + a];
         first[a] = stages_[last + a] - second[a] - error_[a];
       }
     }
