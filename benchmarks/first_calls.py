@@ -44,6 +44,21 @@ def pendulum_event():
     return ivp(lambda t, y: [y[1], -9.81 * np.sin(y[0])], (0, 5), [1.0, 0.0], events=down)
 
 
+def lotka_volterra(t, y):
+    return [y[0] - y[0] * y[1], y[0] * y[1] - y[1]]
+
+
+@case
+def t_eval():
+    return ivp(lotka_volterra, (0, 10), [1.0, 2.0], t_eval=np.linspace(0, 10, 100))
+
+
+@case
+def dense_output():
+    solved = ivp(lotka_volterra, (0, 10), [1.0, 2.0], dense_output=True)
+    return lambda: solved().sol(np.linspace(0, 10, 100))
+
+
 def lorenz(t, y):
     return [10 * (y[1] - y[0]), y[0] * (28 - y[2]) - y[1], y[0] * y[1] - 8 / 3 * y[2]]
 

@@ -119,6 +119,28 @@ def test_a_vector_field_is_not_kept_alive(name):
     assert posterior.success
 
 
+WITHOUT_COMPILING = {
+    "t_eval": {"t_eval": np.linspace(0, 3, 37)},
+    "dense_output": {"dense_output": True},
+    "events": {"events": lambda t, y: y[0]},
+}
+
+
+@pytest.mark.skipif(not probode.native.available(), reason="native kernels were not built")
+@pytest.mark.parametrize("method", ["EK0", "EK1", "DiagonalEK1"])
+@pytest.mark.parametrize("name", WITHOUT_COMPILING)
+def test_a_first_call_compiles_nothing(name, method):
+    jax.clear_caches()
+    with compilations() as found:
+        result = probode.solve_ivp(
+            lambda t, y: [y[1], -y[0]], (0, 3), [1.0, 0.0], method, **WITHOUT_COMPILING[name]
+        )
+        if result.sol is not None:
+            result.sol([0.1, 0.2])
+    assert result.success
+    assert not found
+
+
 CLOSURES = {
     "numpy-array": lambda rate: np.array([rate, 1.0]),
     "jax-array": lambda rate: jnp.array([rate, 1.0]),

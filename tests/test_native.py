@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from functools import partial
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,18 @@ import numpy as np
 import pytest
 from compiling import jit_once
 
-from probode import EK0, EK1, DiagonalEK1, PControl, PIControl, native, problems, solve, solve_ivp
+from probode import (
+    EK0,
+    EK1,
+    DiagonalEK1,
+    FixedDiffusion,
+    PControl,
+    PIControl,
+    native,
+    problems,
+    solve,
+    solve_ivp,
+)
 
 pytestmark = [
     pytest.mark.skipif(not native.available(), reason="native kernels were not built"),
@@ -292,3 +303,86 @@ def in_new_process(expression, **environment):
 def test_an_instruction_set_can_be_asked_for(wanted, words):
     """One that is not there is an error: nothing else is run in its place."""
     assert words in in_new_process("library.instruction_set()", PROBODE_ISA=wanted)
+
+
+DENSE_OUTPUT = {
+    "isotropic": EK0(3),
+    "block-diagonal": DiagonalEK1(3, "dynamic-mv"),
+    "dense": EK1(3),
+    "a scale per component": EK0(2, "dynamic-mv", structure="dense"),
+    "fixed": EK1(2, FixedDiffusion(error="running")),
+}
+STEPS = np.r_[0.0, np.cumsum([0.1, 0.3, 0.2, 0.4])]
+BETWEEN = np.array([1e-17, 0.03, 0.1 + 1e-9, 0.25, 0.5, 0.61, 0.999])
+OUTSIDE = np.array([-0.5, -1e-3, 1.2, 3.0])
+EVERYWHERE = np.concatenate([STEPS, BETWEEN, OUTSIDE])
+
+
+@cache
+def on_a_grid(solver, name="lotka-volterra", smooth=True):
+    field, y0 = FIELDS[name]
+    return solve(field, (0.0, 1.0), y0, solver=DENSE_OUTPUT[solver], grid=STEPS, smooth=smooth)
+
+
+def assert_same_dense_output(posterior, t, k=0):
+    """Means up to rounding in units of y and the shortest step, covariances up to conditioning."""
+    found = posterior.derivative(t, k)
+    with native.disabled():
+        expected = posterior.derivative(t, k)
+    assert found.mean.shape == expected.mean.shape
+    length = np.abs(np.diff(posterior.t)).min(initial=np.inf)
+    rounding = 1e-13 * np.abs(posterior.mean).max() / length**k
+    np.testing.assert_allclose(found.mean, expected.mean, rtol=1e-11, atol=rounding)
+    largest = np.abs(expected.cov).max(initial=0.0)
+    np.testing.assert_allclose(found.cov, expected.cov, rtol=1e-7, atol=1e-10 * largest)
+
+
+@pytest.mark.parametrize("smooth", [True, False], ids=["smoothed", "filter"])
+@pytest.mark.parametrize("solver", DENSE_OUTPUT)
+def test_dense_output(solver, smooth):
+    assert_same_dense_output(on_a_grid(solver, smooth=smooth), EVERYWHERE)
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+@pytest.mark.parametrize("solver", ["isotropic", "block-diagonal", "dense"])
+def test_dense_output_of_derivatives(solver, k):
+    assert_same_dense_output(on_a_grid(solver), EVERYWHERE, k)
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_dense_output_in_every_dimension(name):
+    assert_same_dense_output(on_a_grid("dense", name), EVERYWHERE)
+
+
+@pytest.mark.parametrize("unit", [-1.0, 1e-6, 1e6])
+def test_dense_output_in_any_direction_and_unit_of_time(unit):
+    grid = STEPS * unit
+    posterior = solve(lambda t, y: -y / unit, grid[[0, -1]], [1.0, 2.0], solver=EK1(3), grid=grid)
+    assert_same_dense_output(posterior, EVERYWHERE * unit)
+
+
+def test_dense_output_of_a_state_too_large_for_vectors_in_registers():
+    field, y0 = FIELDS["five components"]
+    posterior = solve(field, (0.0, 1.0), np.tile(y0, 2), solver=EK1(4), grid=STEPS)
+    assert_same_dense_output(posterior, EVERYWHERE)
+
+
+def test_dense_output_of_a_solve_without_a_step():
+    posterior = solve(lambda t, y: -y, (0.0, 0.0), [1.0], solver=EK1(2))
+    assert_same_dense_output(posterior, np.array([-1.0, 0.0, 1.0]))
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (2, 3)])
+def test_dense_output_has_the_shape_of_the_times(shape):
+    assert_same_dense_output(on_a_grid("dense"), np.full(shape, 0.77))
+
+
+def test_dense_output_of_rows_that_lie_in_memory_in_another_way():
+    """The arrays of a solve are views of the kernels' rows; these are transposed copies."""
+    posterior = on_a_grid("dense")
+    turned = jax.tree.map(np.asfortranarray, posterior.path)
+    both_ways = (
+        path.evaluate(posterior.method, EVERYWHERE, 0) for path in (posterior.path, turned)
+    )
+    for one, other in zip(*both_ways, strict=True):
+        np.testing.assert_array_equal(one, other)

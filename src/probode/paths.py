@@ -19,6 +19,8 @@ from probode.compile import compiled
 from probode.engine import one_blas_thread
 from probode.gaussian import pack, unpack
 from probode.loop import Rows
+from probode.native.interpolate import interpolate_all
+from probode.native.library import interpolates
 from probode.precision import double_precision, on_host
 from probode.record import record
 from probode.saving import Saving
@@ -120,35 +122,46 @@ class NodePath(Path):
             return marginals.mean[..., k, :], _in_plain_units(method, self.rows.h, columns, k)
 
     def evaluate(self, method: Method, t: Any, k: int) -> tuple[Array, Array]:
-        smooth = self.smoothed is not None
-        with double_precision(), one_blas_thread():
-            if on_host(self.rows.t) and not isinstance(t, jax.core.Tracer):
-                times: Any = np.asarray(t, float)
+        host = on_host(self.rows.t) and not isinstance(t, jax.core.Tracer)
+        with double_precision():
+            times: Any = np.asarray(t, float) if host else jnp.asarray(t, float)
+            each = times.reshape(-1)
+            if host:
                 _check_times(times)
-                inputs = self._around(np, times.reshape(-1))
-                mean, columns = _in_blocks(
-                    partial(_evaluate_block, method, smooth, k), inputs, _bytes(method)
-                )
+            mean: Any
+            columns: Any
+            if host and interpolates(method):
+                ends = self._right(np, each)
+                mean, columns = interpolate_all(method, self.rows, self.smoothed, ends, each, k)
             else:
-                times = jnp.asarray(t, float)
-                inputs = self._around(jnp, times.reshape(-1))
-                local = partial(_evaluate, method, smooth, k)
-                mean, columns = jax.vmap(local)(*inputs)
+                mean, columns = self._evaluate_compiled(method, each, k)
         return (
             mean.reshape((*times.shape, *mean.shape[1:])),
             columns.reshape((*times.shape, *columns.shape[1:])),
         )
 
+    def _evaluate_compiled(self, method: Method, t: Any, k: int) -> Any:
+        smooth = self.smoothed is not None
+        if on_host(t):
+            block = partial(_evaluate_block, method, smooth, k)
+            with one_blas_thread():
+                return _in_blocks(block, self._around(np, t), _bytes(method))
+        return jax.vmap(partial(_evaluate, method, smooth, k))(*self._around(jnp, t))
+
+    def _right(self, xp: Any, t: Any) -> Any:
+        """For each time: the node at which the step ends that it falls into, or is next to."""
+        nodes = self.rows.t
+        if nodes.shape[0] == 1:
+            return xp.zeros(t.shape, int)
+        sign = xp.where(nodes[-1] < nodes[0], -1.0, 1.0)
+        right = xp.searchsorted(sign * nodes, sign * t, side="left")
+        return xp.clip(right, 1, nodes.shape[0] - 1)
+
     def _around(self, xp: Any, t: Any) -> tuple[Any, ...]:
         """For each time: the step it falls into, as (filtered left, left, right, s, t)."""
         rows, marginals = self.rows, self._marginals
-        if rows.t.shape[0] == 1:
-            i = j = xp.zeros(t.shape, int)
-        else:
-            sign = xp.where(rows.t[-1] < rows.t[0], -1.0, 1.0)
-            right = xp.searchsorted(sign * rows.t, sign * t, side="left")
-            j = xp.clip(right, 1, rows.t.shape[0] - 1)
-            i = j - 1
+        j = self._right(xp, t)
+        i = xp.maximum(j - 1, 0)
         filtered = State(rows.t[i], rows.h[i], rows.mean[i], unpack(rows.factor[i]))
         left = State(rows.t[i], rows.h[i], marginals.mean[i], unpack(marginals.factor[i]))
         right = State(rows.t[j], rows.h[j], marginals.mean[j], unpack(marginals.factor[j]))
@@ -286,10 +299,9 @@ def _evaluate(
     h = jnp.where(h == 0.0, step, h)
     predicted = extrapolate(method, base, h, scale * method.prior.noise_scale(h / step))
     if smooth:
-        rest = right.t - t
-        rest = jnp.where(rest == 0.0, step, rest)
-        smoothed = interpolate(method, filtered, right, right.t - rest, step, scale)
-        smoothed = replace(smoothed, t=t)
+        # The time itself, not what is left of it after a difference: it may be next to a node.
+        within = jnp.where((t == left.t) | (t == right.t), left.t + 0.5 * step, t)
+        smoothed = interpolate(method, filtered, right, within, step, scale)
         predicted = _choose(inside, smoothed, predicted)
     state = _choose(t == left.t, left, _choose(t == right.t, right, predicted))
     return _select(method, state.h, state.mean, state.factor, k)

@@ -57,19 +57,22 @@ class Field:
 
     def jacobian_diagonal(self, t: Array, y: Array) -> tuple[Array, Float[Array, " d"]]:
         """``f`` and the diagonal of ``∂f/∂y``: exact, by one product for each component."""
+        every = np.arange(self.d)
         if self.jacobian_program is not None:
             jacobian = self.user_jacobian(t, y)
-            jacobian = jnp.diagonal(jacobian) if jacobian.ndim == 2 else jacobian
+            jacobian = jacobian[every, every] if jacobian.ndim == 2 else jacobian
             return self(t, y), self._finite(jacobian)
 
-        def entry(i: Array) -> Array:
-            direction = jnp.zeros(self.d).at[i].set(1.0)
-            return jax.jvp(lambda y: self(t, y), (y,), (direction,))[1][i]
+        def product(direction: Array) -> Array:
+            return jax.jvp(lambda y: self(t, y), (y,), (direction,))[1]
 
-        every = jnp.arange(self.d)
-        if self.d <= _PRODUCTS_AT_ONCE:
-            return self(t, y), self._finite(jax.vmap(entry)(every))
-        diagonal = jax.lax.map(entry, every, batch_size=_PRODUCTS_AT_ONCE)
+        def entry(i: Array) -> Array:
+            return product(jnp.zeros(self.d).at[i].set(1.0))[i]
+
+        if self.d <= _PRODUCTS_AT_ONCE:  # all directions are constants: nothing to compile
+            diagonal = jax.vmap(product)(jnp.asarray(np.eye(self.d), y.dtype))[every, every]
+        else:
+            diagonal = jax.lax.map(entry, jnp.asarray(every), batch_size=_PRODUCTS_AT_ONCE)
         return self(t, y), self._finite(diagonal)
 
     def guard(self) -> "Field":

@@ -1,4 +1,4 @@
-"""Native kernels: a step of the filter, and the smoother, each as one operation.
+"""Native kernels: a step of the filter, the smoother, and dense output, each as one operation.
 
 A step on a small system is some thirty operations on matrices of a few rows; launching them costs
 more than doing them. Where the kernels were built (they are optional) and the solve runs on the CPU

@@ -20,6 +20,8 @@ from probode.step import Method, State
 from probode.structure import BlockDiagonal, Dense, Isotropic
 
 _STRUCTURES = {Isotropic: 0.0, BlockDiagonal: 1.0, Dense: 2.0}
+_NUMBERS = 20
+"""Settings of the control and of a chunk, before the tolerances."""
 _JACOBIANS = {"none": 0.0, "diagonal": 1.0, "full": 2.0}
 
 
@@ -61,6 +63,9 @@ class Layout:
         prior = method.prior
         self.tables = np.concatenate(
             [prior.transition.ravel(), prior.noise_factor.ravel(), prior.weights]
+        )
+        self.without_control = np.concatenate(
+            [self.head, np.zeros(_NUMBERS + 2 * self.d), self.tables]
         )
 
     def rows(self, buffer: Any, count: int) -> Rows:
@@ -149,7 +154,7 @@ def settings(
     """What does not change within a chunk of steps."""
     layout = layout_of(method)
     xp: Any = jnp if is_traced(control, t1) else np
-    numbers: list[Any] = [0.0] * 20
+    numbers: list[Any] = [0.0] * _NUMBERS
     numbers[1:6] = (*_CODES, t1)
     numbers[13:17] = wanted, last_attempt, seconds, keep
     rtol: Any = 0.0

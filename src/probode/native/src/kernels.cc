@@ -2,6 +2,7 @@
 #include "kernels.hpp"
 
 #include "filter.hpp"
+#include "interpolate.hpp"
 #include "smoother.hpp"
 #include "tape.hpp"
 #include "transport.hpp"
@@ -47,10 +48,22 @@ void smooth_chunk(const double* settings, const double* rows, long count, double
   smooth(Settings(settings), rows, count, out);
 }
 
+// One derivative at many times, each in the step that ends at the node `right`.
+void interpolate_all(const double* settings, const double* const* nodes, const long* strides, bool smoothed,
+                     int derivative, long count, const long* right, const double* t, long columns_size,
+                     double* means, double* columns) {
+  const Settings s(settings);
+  const Nodes all(nodes, strides, smoothed);
+  Interpolation interpolation(s, all, derivative);
+  for (long i = 0; i < count; ++i)
+    interpolation.evaluate(right[i], t[i], means + i * s.d, columns + i * columns_size);
+}
+
 }  // namespace
 
 extern const Kernels kernels;
-const Kernels kernels = {open_chunk, advance_step, run_chunk, evaluate_once, transport_errors, smooth_chunk};
+const Kernels kernels = {open_chunk,       advance_step, run_chunk,      evaluate_once,
+                         transport_errors, smooth_chunk, interpolate_all};
 
 }  // namespace PROBODE_ISA
 }  // namespace probode

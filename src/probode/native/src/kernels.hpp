@@ -21,6 +21,9 @@ struct Kernels {
   void (*transport)(const double* scheme, const TapeData& field, const TapeData& jacobian,
                     const double* t, const double* means, long stride, long steps, double* out);
   void (*smooth)(const double* settings, const double* rows, long count, double* out);
+  void (*interpolate)(const double* settings, const double* const* nodes, const long* strides, bool smoothed,
+                      int derivative, long count, const long* right, const double* t, long columns_size,
+                      double* means, double* columns);
 };
 
 namespace baseline { extern const Kernels kernels; }

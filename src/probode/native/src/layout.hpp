@@ -97,6 +97,8 @@ struct Row {
   double* mean;
   double* factor;
 
+  Row(double* t, double* h, double* scale, double* mean, double* factor)
+      : t(t), h(h), scale(scale), mean(mean), factor(factor) {}
   Row(const Settings& s, double* x)
       : t(x), h(x + 1), scale(x + 2), mean(scale + s.scales()), factor(mean + s.state_size()) {}
 };

@@ -168,4 +168,12 @@ void probode_smooth(const double* settings, const double* rows, long count, doub
   probode::kernels().smooth(settings, rows, count, out);
 }
 
+// Nodes are seven arrays (see `Nodes`), each with its own distance from one row to the next.
+void probode_interpolate(const double* settings, const double* const* nodes, const long* strides, int smoothed,
+                         int derivative, long count, const long* right, const double* t, long columns_size,
+                         double* means, double* columns) {
+  probode::kernels().interpolate(settings, nodes, strides, smoothed != 0, derivative, count, right, t,
+                                 columns_size, means, columns);
+}
+
 }

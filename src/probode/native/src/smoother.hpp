@@ -14,6 +14,7 @@ namespace PROBODE_ISA {
 struct Marginal {
   double* mean;
   double* factor;
+  Marginal(double* mean, double* factor) : mean(mean), factor(factor) {}
   Marginal(const Settings& s, double* x) : mean(x), factor(x + s.state_size()) {}
 };
 
