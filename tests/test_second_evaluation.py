@@ -54,7 +54,9 @@ def in_python(function, solver):
     )
 
 
-@pytest.mark.parametrize("order", [1, 3, 5])
+@pytest.mark.parametrize(
+    "order", [3, *(pytest.param(order, marks=pytest.mark.slow) for order in (1, 5))]
+)
 @pytest.mark.parametrize("diffusion", DIFFUSIONS)
 def test_kernels_and_jax_agree(order, diffusion):
     solver = EK0(order, diffusion, evaluations=2)
@@ -106,8 +108,18 @@ def test_a_second_evaluation_that_is_not_finite_is_left_out(kernels):
     np.testing.assert_array_equal(left_out.y, of_no_use.y)
 
 
-@pytest.mark.parametrize("order", [5, 7])
-@pytest.mark.parametrize("name", ["lotka-volterra", "lorenz", "brusselator"])
+@pytest.mark.parametrize(
+    ("name", "order"),
+    [
+        ("lotka-volterra", 5),
+        *(
+            pytest.param(name, order, marks=pytest.mark.slow)
+            for name in ("lotka-volterra", "lorenz", "brusselator")
+            for order in (5, 7)
+            if (name, order) != ("lotka-volterra", 5)
+        ),
+    ],
+)
 def test_fewer_evaluations_to_the_same_error(name, order):
     problem = problems.get(name)
     work = {}
