@@ -138,7 +138,7 @@ def test_the_error_of_a_linear_equation_is_the_closed_form(rate):
     [(EK1(3), 1e-3), (EK1(5), 1e-2), (EK0(3), 1e-3), (EK0(5), 1e-2), (DiagonalEK1(4), 1e-2)],
     ids=lambda x: getattr(x, "name", x),
 )
-@pytest.mark.parametrize("smooth", [True, False])
+@pytest.mark.parametrize("smooth", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_the_estimate_is_the_error_at_the_nodes_and_between(reference, solver, bound, smooth):
     posterior = run(solver, smooth=smooth).calibrate()
     error = posterior.mean - reference(posterior.t).T
@@ -337,8 +337,16 @@ def test_calibration_inside_vmap_is_that_of_single_solves():
         np.testing.assert_allclose(error[i], single.global_error(), atol=1e-3 * error_size)
 
 
-@pytest.mark.parametrize("solver", [EK1(3), EK0(3)], ids=lambda s: s.name)
-@pytest.mark.parametrize("smooth", [True, False])
+@pytest.mark.parametrize(
+    ("solver", "smooth"),
+    [
+        (EK1(3), True),
+        (EK0(3), False),
+        pytest.param(EK1(3), False, marks=pytest.mark.slow),
+        pytest.param(EK0(3), True, marks=pytest.mark.slow),
+    ],
+    ids=lambda x: getattr(x, "name", x),
+)
 def test_save_at_estimates_the_error_on_the_way(reference, solver, smooth):
     posterior = run(solver, save_at=SAVE_AT, smooth=smooth, calibration="defect")
     error = posterior.mean - reference(SAVE_AT).T
