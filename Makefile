@@ -72,7 +72,7 @@ slow: $(INSTALLED) ## Run the tests that make test leaves out: long runs and cos
 kernels: $(INSTALLED) ## Run the core claims on each instruction set, and without kernels
 	for set in $(KERNELS); do echo "$$set"; \
 		env $$set $(TEST_ENV) $(SHARED_PROGRAMS) \
-		$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(CORE) || exit 1; done
+		$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not slow" $(CORE) || exit 1; done
 
 format: $(INSTALLED) ## Reformat the code and apply safe fixes
 	$(BIN)/ruff check --fix .
