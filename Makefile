@@ -26,7 +26,7 @@ CORE := tests/test_*oracle*.py tests/test_native*.py tests/test_posterior.py tes
 SHARED_PROGRAMS := JAX_COMPILATION_CACHE_DIR=build/programs \
 	JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
 
-.PHONY: help install run paper bench test lint types unit kernels format clean
+.PHONY: help install run paper bench test lint types unit slow kernels format clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -53,7 +53,7 @@ $(PEERS): $(INSTALLED)
 		-c constraints.txt -e ".[bench]"
 	@touch $@
 
-test: lint types unit ## Check style and types, then run the tests
+test: lint types unit ## Check style and types, then run the tests that are not slow
 
 lint: $(INSTALLED) ## Check style and formatting
 	$(BIN)/ruff check .
@@ -64,12 +64,15 @@ types: $(INSTALLED) ## Check the type annotations
 
 # One file stays in one worker, so that its tests share compiled solvers.
 unit: $(INSTALLED) ## Run the tests only
-	$(TEST_ENV) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+	$(TEST_ENV) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not slow"
+
+slow: $(INSTALLED) ## Run the tests that make test leaves out: long runs and costly variants
+	$(TEST_ENV) $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m slow
 
 kernels: $(INSTALLED) ## Run the core claims on each instruction set, and without kernels
 	for set in $(KERNELS); do echo "$$set"; \
 		env $$set $(TEST_ENV) $(SHARED_PROGRAMS) \
-		$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(CORE) || exit 1; done
+		$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not slow" $(CORE) || exit 1; done
 
 format: $(INSTALLED) ## Reformat the code and apply safe fixes
 	$(BIN)/ruff check --fix .

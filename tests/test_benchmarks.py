@@ -105,6 +105,7 @@ def test_a_peer_that_is_not_installed_is_named(monkeypatch, tmp_path):
     assert results.notes["lotka-volterra", "diffrax Tsit5"] == ["diffrax is not installed"]
 
 
+@pytest.mark.slow
 def test_a_small_run_from_end_to_end(tmp_path, capsys):
     pytest.importorskip("matplotlib")
     names = ["probode EK1(3)", "SciPy DOP853"]

@@ -24,8 +24,15 @@ def from_the_first_chunk(monkeypatch):
 TIMES = np.linspace(0.0, 20.0, 37)
 
 
-@pytest.mark.parametrize("path", [nullcontext, native.disabled], ids=["kernels", "jax"])
-@pytest.mark.parametrize("smooth", [True, False], ids=["smoother", "filter"])
+@pytest.mark.parametrize(
+    ("smooth", "path"),
+    [
+        pytest.param(True, nullcontext, id="smoother-kernels"),
+        pytest.param(True, native.disabled, id="smoother-jax"),
+        pytest.param(False, nullcontext, id="filter-kernels"),
+        pytest.param(False, native.disabled, id="filter-jax", marks=pytest.mark.slow),
+    ],
+)
 def test_values_are_those_of_a_solve_that_keeps_everything(from_the_first_chunk, path, smooth):
     """Bounds: rounding of the smoother, which is run in pieces."""
     problem = (van_der_pol, (0.0, 20.0), Y0)

@@ -103,6 +103,7 @@ def test_reverse_derivatives_of_an_adaptive_solve_with_max_steps():
     assert_close(gradients, weighted_differences(_frozen_differences()))
 
 
+@pytest.mark.slow
 def test_derivatives_of_an_adaptive_mean_are_right_up_to_the_tolerance():
     """Against differences of the adaptive solve itself, whose steps follow the parameters."""
     expected = differences(lambda x: values(x, save_at=SAVE_AT), X0)[0] @ DIRECTION

@@ -189,6 +189,7 @@ def client():
         yield client
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stored", [True, False], ids=["written by the workers", "gathered"])
 def test_a_cluster_that_loses_a_worker_gives_the_same(client, plain, tmp_path, stored):
     victims = list(client.run(os.getpid).values())

@@ -13,6 +13,7 @@ def test_there_are_six():
     assert len(EXAMPLES) == 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_the_example_runs_and_prints(path):
     done = subprocess.run(

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiling import jit_once
 
 import probode
 from probode import EK0, EK1, DiagonalEK1, Posterior
@@ -273,7 +274,7 @@ def test_path_is_taken_as_it_is(posterior, tmp_path):
 
 
 def test_result_of_a_compiled_solve_can_be_saved(saved_times, file):
-    compiled = jax.jit(lambda y0: solve(y0=y0, save_at=TIMES))(Y0)
+    compiled = jit_once(lambda y0: solve(y0=y0, save_at=TIMES))(Y0)
     np.testing.assert_allclose(again(compiled, file).mean, saved_times.mean, rtol=1e-12)
 
 
@@ -291,7 +292,7 @@ def test_file_can_be_read_without_the_library(posterior, file):
 
 @pytest.fixture(scope="module")
 def of_many():
-    run = jax.jit(jax.vmap(lambda y0: solve(y0=y0, save_at=TIMES)))
+    run = jit_once(jax.vmap(lambda y0: solve(y0=y0, save_at=TIMES)))
     return run(np.stack([Y0, Y0[::-1]]))
 
 

@@ -124,8 +124,8 @@ def test_a_loop_until_convergence_has_no_form_on_lanes():
 SOLVERS = [
     probode.EK0(2),
     probode.EK0(2, "damped", evaluations=2),
-    probode.EK0(1, "dynamic-mv", evaluations=2),
-    probode.EK0(2, "fixed"),
+    pytest.param(probode.EK0(1, "dynamic-mv", evaluations=2), marks=pytest.mark.slow),
+    pytest.param(probode.EK0(2, "fixed"), marks=pytest.mark.slow),
     probode.EK0(1, "dynamic-mv", initialization="runge-kutta"),
     probode.DiagonalEK1(2),
     probode.EK1(1),

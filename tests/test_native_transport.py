@@ -35,7 +35,17 @@ def solved(case):
     return problem, solver, solve(*given, solver=solver, control=control)
 
 
-@pytest.fixture(scope="module", params=[(c, m) for c in CASES for m in MODES], ids=str)
+def _weight(case, mode):
+    """The fast mode makes fewer stages in the same way: once for each way will do."""
+    often = mode == "defect-fast" and case.startswith("Newton, ")
+    return pytest.mark.slow if often else ()
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param((c, m), marks=_weight(c, m)) for c in CASES for m in MODES],
+    ids=str,
+)
 def both(request):
     """The transport by kernels and in JAX, of a solve with a repeated node."""
     case, mode = request.param

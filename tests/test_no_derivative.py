@@ -134,7 +134,7 @@ def test_inside_jit_a_tank_runs_empty():
     assert float(end(1.0)) == pytest.approx(0.0, abs=1e-5)
 
 
-@pytest.mark.parametrize("engine", ["auto", "vmapped"])
+@pytest.mark.parametrize("engine", ["auto", pytest.param("vmapped", marks=pytest.mark.slow)])
 def test_members_of_an_ensemble_run_empty(engine):
     y0 = np.array([[1.0], [0.25], [9.0], [0.0]])
     found = probode.solve_ensemble(tank_in_jax, (0.0, 3.0), y0, engine=engine)

@@ -289,10 +289,12 @@ def outcome(tmp_path_factory):
     return found, folder, calls
 
 
+@pytest.mark.slow
 def test_second_run_computes_nothing(outcome):
     assert outcome[2] == []
 
 
+@pytest.mark.slow
 def test_run_writes_figures_tables_and_findings(outcome):
     found, folder, _ = outcome
     for ending in ("png", "pdf"):
@@ -318,6 +320,7 @@ class Sources(HTMLParser):
         self.found += [value for name, value in attrs if name in loads]
 
 
+@pytest.mark.slow
 def test_report_loads_nothing_from_elsewhere(outcome):
     text = outcome[0].report.read_text(encoding="utf-8")
     page = Sources()
@@ -328,12 +331,14 @@ def test_report_loads_nothing_from_elsewhere(outcome):
     assert "prefers-color-scheme: dark" in text
 
 
+@pytest.mark.slow
 def test_report_shows_every_verdict(outcome):
     found = outcome[0]
     text = found.report.read_text(encoding="utf-8")
     assert text.count("<tr><td>") == len(found.findings) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
 def test_report_opens_in_a_browser(outcome, tmp_path):
     """All images have a size, and nothing is written to the console."""

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from compiling import jit_once
 from matplotlib.colors import to_hex
 
 import probode
@@ -409,7 +410,7 @@ def test_traced_posterior_is_refused(pair, name):
 
 
 def test_times_that_a_compiled_solve_did_not_reach_are_left_out():
-    run = jax.jit(lambda y0: solve(y0, save_at=[0.001, 2.0], max_steps=2))
+    run = jit_once(lambda y0: solve(y0, save_at=[0.001, 2.0], max_steps=2))
     (line, _) = data(run(np.ones(2)).plot_error())
     np.testing.assert_array_equal(line.get_xdata(), [0.001])
 

@@ -29,7 +29,13 @@ SOLVERS = {
     "dense": EK1(3),
     "dense-fixed": EK1(3, "fixed"),
 }
-each_solver = pytest.mark.parametrize("name", SOLVERS)
+SLOW = ("isotropic", "block-diagonal-fixed", "dense-fixed")
+"""Left to ``make slow``: each structure and each kind of diffusion is among the others."""
+
+each_solver = pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in SOLVERS],
+)
 
 
 def run(name, t_span=(0.0, 3.0), **options):

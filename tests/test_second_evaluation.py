@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiling import jit_once
 from scipy.integrate import solve_ivp as scipy_solve_ivp
 
 import probode
@@ -54,7 +55,9 @@ def in_python(function, solver):
     )
 
 
-@pytest.mark.parametrize("order", [1, 3, 5])
+@pytest.mark.parametrize(
+    "order", [3, *(pytest.param(order, marks=pytest.mark.slow) for order in (1, 5))]
+)
 @pytest.mark.parametrize("diffusion", DIFFUSIONS)
 def test_kernels_and_jax_agree(order, diffusion):
     solver = EK0(order, diffusion, evaluations=2)
@@ -135,8 +138,8 @@ def test_inside_jit_and_vmap():
 
     starts = np.array([[1.0, 2.0], [2.0, 1.0]])
     plain = np.stack([end(y0) for y0 in starts])
-    np.testing.assert_allclose(jax.jit(end)(starts[0]), plain[0], rtol=1e-12)
-    np.testing.assert_allclose(jax.vmap(end)(starts), plain, rtol=1e-9)
+    np.testing.assert_allclose(jit_once(end)(starts[0]), plain[0], rtol=1e-12)
+    np.testing.assert_allclose(jit_once(jax.vmap(end))(starts), plain, rtol=1e-9)
 
 
 def test_derivative_with_respect_to_the_initial_value():
@@ -146,7 +149,7 @@ def test_derivative_with_respect_to_the_initial_value():
         return solve(field, (0.0, 2.0), y0, solver=solver, grid=grid, smooth=False).mean[-1]
 
     with jax.enable_x64(True):
-        slopes = jax.jacfwd(end)(jnp.asarray(Y0))
+        slopes = jit_once(jax.jacfwd(end))(jnp.asarray(Y0))
     steps = 1e-6 * np.eye(2)
     differences = np.stack([(end(Y0 + h) - end(Y0 - h)) / 2e-6 for h in steps], axis=-1)
     np.testing.assert_allclose(slopes, differences, rtol=1e-6)

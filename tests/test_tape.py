@@ -386,7 +386,7 @@ def starts(solver, problem, rtol=1e-6):
 
 
 @pytest.mark.parametrize("diffusion", ["dynamic", "fixed", "dynamic-mv"])
-@pytest.mark.parametrize("order", [1, 4, 8])
+@pytest.mark.parametrize("order", [1, pytest.param(4, marks=pytest.mark.slow), 8])
 @pytest.mark.parametrize("initialization", ["taylor", "diffuse"])
 @pytest.mark.parametrize("name", ["lotka-volterra", "rober", "fitzhugh-nagumo"])
 def test_a_start_is_computed_as_by_jax(name, initialization, order, diffusion):

@@ -23,8 +23,11 @@ _FEW, _ALL = 3, 100
 
 @pytest.mark.parametrize(
     ("seed", "count", "kernels"),
-    [(0, _ALL, "1"), (1, _FEW, "1"), (2, _FEW, "0")],
-    ids=["all", "few", "without kernels"],
+    [
+        pytest.param(0, _ALL, "1", id="all", marks=pytest.mark.slow),
+        pytest.param(1, _FEW, "1", id="few"),
+        pytest.param(2, _FEW, "0", id="without kernels", marks=pytest.mark.slow),
+    ],
 )
 def test_first_calls_in_threads_give_the_numbers_of_one_after_the_other(seed, count, kernels):
     """A process of its own for each: first calls happen once."""

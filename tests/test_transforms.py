@@ -89,19 +89,21 @@ BATCHES = {
 BATCHES["grid"][:, -1] = 2.0
 
 
-@pytest.mark.parametrize("name", BATCHES)
-def test_vmap_gives_what_single_solves_give(name):
-    fixed = {} if name == "grid" else {"save_at": SAVE_AT}
+@pytest.mark.parametrize(
+    "names", [("y0", "rates", "tolerance"), ("t_span",), ("grid",)], ids=" ".join
+)
+def test_vmap_gives_what_single_solves_give(names):
+    fixed = {} if "grid" in names else {"save_at": SAVE_AT}
 
-    def run(value):
-        options = {**fixed, name: value}
-        if name == "t_span":
-            options["save_at"] = value[1]
+    def run(*values):
+        options = fixed | dict(zip(names, values, strict=True))
+        if "t_span" in names:
+            options["save_at"] = options["t_span"][1]
         return outputs(solve(**options))
 
-    batch = BATCHES[name]
-    single = [run(value) for value in batch]
-    assert_same(jit(jax.vmap(run))(batch), jax.tree.map(lambda *xs: np.stack(xs), *single))
+    batch = [BATCHES[name] for name in names]
+    single = [run(*values) for values in zip(*batch, strict=True)]
+    assert_same(jit(jax.vmap(run))(*batch), jax.tree.map(lambda *xs: np.stack(xs), *single))
 
 
 def test_jvp_gives_the_eager_result():

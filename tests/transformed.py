@@ -48,6 +48,11 @@ def assert_same(actual, expected):
 ON_GRID, SAVED = {"grid": GRID}, {"save_at": SAVE_AT}
 SOLVERS = pytest.mark.parametrize(
     "solver",
-    [EK0(2), EK1(2), EK0(2, "fixed"), EK1(2, "fixed")],
+    [
+        pytest.param(EK0(2), marks=pytest.mark.slow),
+        EK1(2),
+        EK0(2, "fixed"),
+        pytest.param(EK1(2, "fixed"), marks=pytest.mark.slow),
+    ],
     ids=lambda s: f"{s.name}-{s.diffusion.name}",
 )
