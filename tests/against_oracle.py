@@ -40,21 +40,23 @@ SLOW = (2, 3)
 """Orders left to ``make slow``, where lower and higher ones are checked: each has its programs."""
 
 
-def cases(problem: str):
+def cases(problem: str, alone: bool = False):
     """Every combination of method, diffusion and order, for one problem.
 
     One test file per dimension: a file runs in one process, in which programs are shared.
+    A component ``alone`` makes some methods and diffusions others under another name: slow.
     """
     return [
         pytest.param(
             *(problem, linearization, diffusion, order),
             id=f"{problem}-{linearization}-{diffusion}-{order}",
-            marks=pytest.mark.slow if order in SLOW and len(orders) > 1 else (),
+            marks=pytest.mark.slow if repeats or (order in SLOW and len(orders) > 1) else (),
         )
         for linearization in SOLVERS
         for diffusion in (*oracle.DIFFUSIONS, "damped", "damped-mv")
         if not (linearization == "EK1" and diffusion.endswith("-mv"))
         for orders in [_orders(linearization, diffusion)]
+        for repeats in [alone and (linearization == "DiagonalEK1" or diffusion.endswith("-mv"))]
         for order in orders
     ]
 

@@ -6,6 +6,6 @@ from against_oracle import NAMES, AgainstOracle, cases
 pytestmark = pytest.mark.optimised
 
 
-@pytest.mark.parametrize(NAMES, cases("logistic"))
+@pytest.mark.parametrize(NAMES, cases("logistic", alone=True))
 class TestAgainstOracle(AgainstOracle):
     pass
