@@ -67,3 +67,15 @@ def test_a_covariance_beyond_squares_is_infinite_and_its_standard_deviation_is_n
     result = solve_ivp(lambda t, y: -y, (0.0, 1.0), [1e300], atol=1e290)
     assert np.isinf(result.y_cov[-1, 0, 0])
     assert np.isfinite(result.y_std[0, -1])
+
+
+def test_where_derivatives_overflow_before_the_end_the_solve_does_not_claim_to_have_reached_it():
+    result = solve_ivp(lambda t, y: 50 * y, (0, 13.8), [1.0])
+    assert result.success == (result.t[-1] == 13.8)
+    if not result.success:
+        assert "too large" in result.message
+
+
+def test_a_solve_that_kept_no_step_is_not_trusted():
+    result = solve_ivp(lambda t, y: [y[1], -y[0]], (0, 10), [1e250, 0.0])
+    assert result.success or not result.posterior.diagnose().trusted

@@ -105,6 +105,10 @@ def revived(solve: Solve) -> Solve:
     return replace(solve, control=solve.control._replace(h=solve.state.h), status=status)
 
 
+_HUGE = 1e200
+"""Values whose higher derivatives may be too large for numbers."""
+
+
 def where_not_finite(status: Status, field: Any, t: float, y: np.ndarray) -> str:
     """The end of a solve in words: what was not finite, and where."""
     finite = bool(np.all(np.isfinite(np.asarray(_value(field, t, y)))))
@@ -117,6 +121,11 @@ def where_not_finite(status: Status, field: Any, t: float, y: np.ndarray) -> str
             "or Inf right beside it: the solve cannot begin."
         )
     where = "at" if not finite else "right after"
+    if finite and np.max(np.abs(y), initial=0.0) > _HUGE:
+        return (
+            f"Right after {_at(t, y)} derivatives of the solution are too large for floating-point "
+            "numbers; the solution up to there is returned. Choose other units for y."
+        )
     return (
         f"{what} {where} {_at(t, y)}, also for the smallest steps; the solution up to there is "
         "returned."

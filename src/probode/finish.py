@@ -67,6 +67,10 @@ def run_and_finish(
             posterior = finish(sparse, final, code, limits)
             return posterior if whole else posterior.without("output")
         path = node_path(method, final, cast(list[AnyChunk], kept), smoothing, limits)
+        if status == Status.SUCCESS and path.t[-1] != final.state.t:
+            code = np.asarray(
+                Status.NOT_FINITE.value
+            )  # steps beyond the largest numbers were left out
         posterior = finish(path, final, code, limits)
         return posterior.without("smoothing") if smoothing and path.smoothed is None else posterior
 

@@ -344,11 +344,14 @@ class Posterior(Views):
     def diagnose(self) -> Diagnosis:
         """A verdict on the error estimate: what speaks against it, if anything."""
         if self.calibration is None:
-            return Diagnosis((), {}, float("nan"), "model")
+            flags = ("unfinished",) if "calibration" in self.missing else ()
+            return Diagnosis(flags, {}, float("nan"), "model")
         made = one_solve(self, "diagnose").calibration
         assert made is not None
         lost = not bool(np.all(np.isfinite(made.error)))
         steps = int(np.max(self.stats.accepted))
+        if isinstance(self.path, NodePath):  # those that were kept
+            steps = min(steps, len(self.t) - 1)
         looked = None if made.looked is None else Looked(*np.asarray(made.looked).tolist())
         found = judge(np.asarray(made.signs), lost, made.mode, looked, steps)
         if "calibration" in self.missing:
