@@ -32,7 +32,7 @@ from probode.native.tape import tape_of
 from probode.problem import Field
 from probode.program import timing
 
-_CELLS = 256
+_CELLS = 1024
 """Looks at a function that compiles."""
 _FEWEST_ON_HOST, _PART_ON_HOST = 48, 0.15
 """Looks at a Python function: at least so many, or this part of the evaluations of the solve."""
