@@ -176,3 +176,19 @@ def test_a_vector_field_may_contain_a_loop():
 
     posterior = solve(cumulative, (0.0, 1.0), [1.0], solver=EK1(3))
     assert posterior.success
+
+
+def test_the_start_of_a_stiff_equation_that_only_python_can_evaluate_does_not_explode():
+    """A heat equation: Runge-Kutta steps of the first step's length would amplify rounding."""
+    d = 20
+    x, h = np.linspace(0, 1, d + 2)[1:-1], 1 / (d + 1)
+
+    def heat(t, y):
+        float(y[0])  # cannot be traced
+        return np.diff(np.concatenate([[0.0], y, [0.0]]), 2) / h**2
+
+    result = probode.solve_ivp(heat, (0, 0.1), np.sin(np.pi * x))
+    exact = np.exp(-4 / h**2 * np.sin(np.pi * h / 2) ** 2 * 0.1) * np.sin(np.pi * x)
+    assert result.path == "python"
+    assert np.abs(result.y[:, -1] - exact).max() < 1e-4
+    assert len(result.t) < 30

@@ -229,9 +229,33 @@ def _start(
     h: float,
     q: int,
 ) -> Start:
-    """The Runge-Kutta start, evaluated in Python."""
+    """The Runge-Kutta start, evaluated in Python; shorter where it explodes (a stiff equation)."""
     nodes = RungeKuttaStart.steps(q)
     h = h * min(1.0, abs(span / (h * nodes)))
+    for _ in range(_SHORTER_STARTS):
+        values, slopes = _runge_kutta(function, t0, span, y0, f0, h, nodes)
+        first, all_of_them = np.max(np.abs(slopes[:2])), np.max(np.abs(slopes))
+        if first == 0.0 or all_of_them <= _EXPLOSION * first or not np.isfinite(first):
+            break
+        h = h / 10.0
+    return fit_derivatives(values, slopes, np.asarray(h), q)
+
+
+_SHORTER_STARTS = 12
+_EXPLOSION = 1e2
+"""Slopes of an explicit method that is not stable grow by that within a few steps."""
+
+
+def _runge_kutta(
+    function: Callable[..., np.ndarray],
+    t0: float,
+    span: float,
+    y0: np.ndarray,
+    f0: np.ndarray,
+    h: float,
+    nodes: int,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Values and slopes at nodes with distance ``h``."""
     values, slopes = [y0], [f0]
     y, step = y0, h / RungeKuttaStart.substeps
     low, high = sorted((t0, t0 + span))
@@ -248,7 +272,7 @@ def _start(
         if (k + 1) % RungeKuttaStart.substeps == 0:
             values.append(y)
             slopes.append(f(k + 1, y))
-    return fit_derivatives(np.asarray(values), np.asarray(slopes), np.asarray(h), q)
+    return np.asarray(values), np.asarray(slopes)
 
 
 def steps_on_host(

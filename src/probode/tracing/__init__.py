@@ -116,8 +116,8 @@ def make_traceable(
             # What another thread has changed meanwhile is not to be undone.
             if state.is_used or not others_run():
                 state.restore()
-            elif state.is_written:
-                state.restore_memory()
+            else:
+                state.restore_what_is_written()
 
 
 def _climb(
@@ -152,7 +152,7 @@ def _climb(
     state.is_used = (
         not reference.is_reproducible() or _changes(state, reference.visit) or state.wrote_anew()
     )
-    state.is_written = others_run() and state.writes(partial(reference.visit, 0))
+    state.call = partial(reference.visit, 0)
     if state.is_used or reference.prints:
         return None
     for path, run in _rungs(fun, y0, reference.seconds, state.handles_errors, numbers):

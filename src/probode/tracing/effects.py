@@ -46,14 +46,14 @@ class State:
         Whether it, or a function that it calls, has an ``except`` or the like.
     is_used
         Whether the function was found to change some of it, or to draw from it: set by the caller.
-    is_written
-        Whether it was found to write into arrays or other memory: set by the caller.
+    call
+        Calls the function as it was called before: set by the caller.
     """
 
     def __init__(self, fun: Any, args: Any) -> None:
         self._function = (fun, args)
         self.speaks_jax = self.acts = self.handles_errors = self.is_used = False
-        self.is_written = False
+        self.call: Callable[[], Any] | None = None
         self._home = home(fun)
         self._seen: set[int] = set()
         self._lists: list[tuple[Any, Any]] = []
@@ -251,13 +251,23 @@ class State:
         random.setstate(self._random[0])
         np.random.set_state(self._random[1])  # noqa: NPY002
 
-    def writes(self, call: Callable[[], Any]) -> bool:
-        """Whether ``call`` is what has changed arrays or other memory, if anything has."""
-        if not self._memory_changed():
-            return False
+    def restore_what_is_written(self) -> None:
+        """Put back what a call of the function writes into arrays and other memory, and no more.
+
+        What has changed otherwise was changed by other threads.
+        """
+        if self.call is None or not self._memory_changed():
+            return
+        arrays = [array.copy() for array, _ in self._arrays]
+        buffers = [bytes(_content(buffer) or b"") for buffer, _ in self._buffers]
         self.restore_memory()
-        call()
-        return self._memory_changed()
+        self.call()
+        for (array, start), now in zip(self._arrays, arrays, strict=True):
+            array[...] = np.where(array != start, start, now)
+        for (buffer, start_bytes), before in zip(self._buffers, buffers, strict=True):
+            content = _content(buffer)
+            if content is not None and content.nbytes == len(before):
+                content[:] = before if bytes(content) == start_bytes else start_bytes
 
     def _memory_changed(self) -> bool:
         return any(array.tobytes() != copy.tobytes() for array, copy in self._arrays) or any(
