@@ -7,7 +7,7 @@ import oracle_problems
 import pytest
 from oracle import mpf, to_numpy
 
-from probode import EK0, EK1, DiagonalEK1, PIControl, Status, problems, solve
+from probode import EK0, EK1, DiagonalEK1, PIControl, Status, problems, solve, solve_ivp
 
 pytestmark = pytest.mark.optimised
 
@@ -187,7 +187,7 @@ def test_the_start_of_a_stiff_equation_that_only_python_can_evaluate_does_not_ex
         float(y[0])  # cannot be traced
         return np.diff(np.concatenate([[0.0], y, [0.0]]), 2) / h**2
 
-    result = probode.solve_ivp(heat, (0, 0.1), np.sin(np.pi * x))
+    result = solve_ivp(heat, (0, 0.1), np.sin(np.pi * x))
     exact = np.exp(-4 / h**2 * np.sin(np.pi * h / 2) ** 2 * 0.1) * np.sin(np.pi * x)
     assert result.path == "python"
     assert np.abs(result.y[:, -1] - exact).max() < 1e-4
