@@ -22,7 +22,14 @@ from probode.control import Control, ControlState, PControl
 from probode.diffusion import Evidence
 from probode.engine import Monitor
 from probode.first_step import Outset
-from probode.initial import RungeKuttaStart, Start, fit_derivatives
+from probode.initial import (
+    MOST_SHORTER,
+    RungeKuttaStart,
+    Start,
+    explodes,
+    fit_derivatives,
+    runge_kutta_4,
+)
 from probode.kept import Kept, capacity
 from probode.loop import Chunk, Counts, Rows, Solve
 from probode.native import driver
@@ -188,8 +195,8 @@ def begin_on_host(
         evaluations += 1
         control = replace(control, first_step=np.asarray(size))
     h = _initial_step(method.prior.order, control, t0, t1, y0)
-    start = _start(field.function, t0, t1 - t0, y0, f0, float(h), method.prior.order)
-    return start, control, evaluations + RungeKuttaStart().evaluations(method.prior.order) - 1
+    start, more = _start(field.function, t0, t1 - t0, y0, f0, float(h), method.prior.order)
+    return start, control, evaluations + more
 
 
 def _first_step(
@@ -228,51 +235,31 @@ def _start(
     f0: np.ndarray,
     h: float,
     q: int,
-) -> Start:
-    """The Runge-Kutta start, evaluated in Python; shorter where it explodes (a stiff equation)."""
-    nodes = RungeKuttaStart.steps(q)
+) -> tuple[Start, int]:
+    """:class:`RungeKuttaStart` evaluated in Python, and the number of evaluations."""
+    nodes, substeps = RungeKuttaStart.steps(q), RungeKuttaStart.substeps
     h = h * min(1.0, abs(span / (h * nodes)))
-    for _ in range(_SHORTER_STARTS):
-        values, slopes = _runge_kutta(function, t0, span, y0, f0, h, nodes)
-        first, all_of_them = np.max(np.abs(slopes[:2])), np.max(np.abs(slopes))
-        if first == 0.0 or all_of_them <= _EXPLOSION * first or not np.isfinite(first):
-            break
-        h = h / 10.0
-    return fit_derivatives(values, slopes, np.asarray(h), q)
-
-
-_SHORTER_STARTS = 12
-_EXPLOSION = 1e2
-"""Slopes of an explicit method that is not stable grow by that within a few steps."""
-
-
-def _runge_kutta(
-    function: Callable[..., np.ndarray],
-    t0: float,
-    span: float,
-    y0: np.ndarray,
-    f0: np.ndarray,
-    h: float,
-    nodes: int,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Values and slopes at nodes with distance ``h``."""
-    values, slopes = [y0], [f0]
-    y, step = y0, h / RungeKuttaStart.substeps
     low, high = sorted((t0, t0 + span))
 
-    def f(k: float, y: np.ndarray) -> np.ndarray:
-        return function(min(max(t0 + k * step, low), high), y)
+    def inside(t: float, y: np.ndarray) -> np.ndarray:
+        return function(min(max(t, low), high), y)
 
-    for k in range(nodes * RungeKuttaStart.substeps):
-        k1 = f(k, y)
-        k2 = f(k + 0.5, y + step / 2 * k1)
-        k3 = f(k + 0.5, y + step / 2 * k2)
-        k4 = f(k + 1, y + step * k3)
-        y = y + step / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
-        if (k + 1) % RungeKuttaStart.substeps == 0:
+    def walk(h: float) -> tuple[np.ndarray, np.ndarray]:
+        values, slopes, step = [y0], [f0], h / substeps
+        for k in range(nodes):
+            y = values[-1]
+            for j in range(k * substeps, (k + 1) * substeps):
+                y = runge_kutta_4(inside, t0 + j * step, y, step)
             values.append(y)
-            slopes.append(f(k + 1, y))
-    return np.asarray(values), np.asarray(slopes)
+            slopes.append(inside(t0 + (k + 1) * h, y))
+        return np.asarray(values), np.asarray(slopes)
+
+    for attempt in range(MOST_SHORTER + 1):
+        values, slopes = walk(h / 10.0**attempt)
+        if not explodes(np, slopes):
+            break
+    start = fit_derivatives(values, slopes, np.asarray(h / 10.0**attempt), q)
+    return start, (attempt + 1) * (RungeKuttaStart().evaluations(q) - 1)
 
 
 def steps_on_host(

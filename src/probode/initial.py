@@ -85,7 +85,8 @@ class RungeKuttaStart:
     Over ``m`` steps of length ``h`` (less where they would leave the interval) the values and
     slopes determine a Hermite polynomial of degree ``2m + 1``. Its derivatives at ``t0`` are the
     mean; what they differ from those of the polynomial over ``m - 1`` steps is taken as their
-    standard deviation.
+    standard deviation. Where the steps are too long for a stiff equation, so that the values
+    explode, they are made anew, a tenth as long, and again.
     """
 
     name = "runge-kutta"
@@ -93,7 +94,7 @@ class RungeKuttaStart:
     """Runge-Kutta steps per node of the polynomials."""
 
     def evaluations(self, order: int) -> int:
-        """Evaluations of ``f``."""
+        """Evaluations of ``f`` (without those of steps that exploded)."""
         return (4 * self.substeps + 1) * self.steps(order) + 1
 
     @staticmethod
@@ -114,19 +115,47 @@ class RungeKuttaStart:
             # f may not exist outside the interval, be it by rounding.
             return field(jnp.clip(t, low, high), y)
 
-        def advance(carry: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], Any]:
-            t, y = carry
-            for _substep in range(self.substeps):
-                y = _runge_kutta_4(inside, t, y, h / self.substeps)
-                t = t + h / self.substeps
-            return (t, y), (y, inside(t, y))
-
-        _, later = jax.lax.scan(advance, (t0, y0), None, length=self.steps(order))
         first = (y0, field(t0, y0))
-        values, slopes = (
-            jnp.concatenate([x[None], xs]) for x, xs in zip(first, later, strict=True)
-        )
+
+        def walk(h: Array) -> tuple[Array, Array, Array]:
+            def advance(carry: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], Any]:
+                t, y = carry
+                for _substep in range(self.substeps):
+                    y = runge_kutta_4(inside, t, y, h / self.substeps)
+                    t = t + h / self.substeps
+                return (t, y), (y, inside(t, y))
+
+            _, later = jax.lax.scan(advance, (t0, y0), None, length=self.steps(order))
+            values, slopes = (
+                jnp.concatenate([x[None], xs]) for x, xs in zip(first, later, strict=True)
+            )
+            return values, slopes, h
+
+        def shorter() -> tuple[Array, Array, Array]:
+            def explodes_still(state: tuple[Array, Array]) -> Array:
+                slopes = jax.lax.stop_gradient(walk(state[0])[1])
+                return explodes(jnp, slopes) & (state[1] < MOST_SHORTER)
+
+            start = (jax.lax.stop_gradient(h) / 10.0, jnp.ones((), int))
+            found = jax.lax.while_loop(explodes_still, lambda s: (s[0] / 10.0, s[1] + 1), start)
+            return walk(found[0])
+
+        as_asked = walk(h)
+        values, slopes, h = jax.lax.cond(explodes(jnp, as_asked[1]), shorter, lambda: as_asked)
         return fit_derivatives(values, slopes, h, order)
+
+
+MOST_SHORTER = 12
+_EXPLOSION = 1e2
+
+
+def explodes(xp: Any, slopes: Any) -> Any:
+    """Whether slopes at equidistant nodes grow like those of an explicit method out of bounds.
+
+    Those of a solution do not grow a hundredfold within the steps that a tolerance asks for.
+    """
+    first, largest = xp.max(xp.abs(slopes[:2])), xp.max(xp.abs(slopes))
+    return (first > 0.0) & xp.isfinite(first) & ~(largest <= _EXPLOSION * first)
 
 
 @np.errstate(all="ignore")  # a start that overflows is seen in the first step
@@ -154,7 +183,8 @@ def fit_derivatives(values: Any, slopes: Any, h: Any, order: int) -> Start:
     return Start(whole, std)
 
 
-def _runge_kutta_4(field: Callable[..., Array], t: Array, y: Array, h: Array) -> Array:
+def runge_kutta_4(field: Callable[..., Any], t: Any, y: Any, h: Any) -> Any:
+    """One classic step; JAX or NumPy arrays."""
     k1 = field(t, y)
     k2 = field(t + h / 2, y + h / 2 * k1)
     k3 = field(t + h / 2, y + h / 2 * k2)
