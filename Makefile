@@ -33,7 +33,7 @@ help: ## List the targets
 
 install: $(INSTALLED) ## Create .venv with the library and its development tools
 
-$(INSTALLED): pyproject.toml constraints.txt hatch_build.py $(wildcard src/probode/native/src/*)
+$(INSTALLED): pyproject.toml constraints.txt hatch_build.py $(wildcard src/probode/engines/native/src/*)
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 		-c constraints.txt -e ".[plot,test]"
@@ -43,7 +43,7 @@ run: $(INSTALLED) ## Solve the Lotka-Volterra example and write its figure to ou
 	$(BIN)/python -m probode demo --out $(OUT)
 
 paper: $(INSTALLED) ## Run the paper's experiments again, write out/paper/report.html
-	$(TEST_ENV) $(BIN)/python -m probode paper --out $(OUT)/paper $(PAPER)
+	$(TEST_ENV) $(BIN)/python -m experiments --out $(OUT)/paper $(PAPER)
 
 bench: $(PEERS) ## Time to an error, against other solvers, to out/bench/ (BENCH=--quick: 4 minutes)
 	$(BIN)/python -m benchmarks work_precision --out $(OUT)/bench $(BENCH)

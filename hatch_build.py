@@ -12,8 +12,8 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-SOURCE = Path("src/probode/native/src")
-TARGET = Path("src/probode/native/_kernels.so")
+SOURCE = Path("src/probode/engines/native/src")
+TARGET = Path("src/probode/engines/native/_kernels.so")
 
 FLAGS = ["-O3", "-std=c++17", "-fPIC", "-fno-math-errno", "-Wno-psabi", "-Wno-attributes"]
 # One object per instruction set; the best that the machine has is chosen at run time.
@@ -21,7 +21,7 @@ INSTRUCTION_SETS = {"avx2": "x86-64-v3", "avx512": "x86-64-v4"}
 
 
 class NativeKernels(BuildHookInterface):  # type: ignore[misc]
-    """Compiles ``src/probode/native/src`` into a shared library beside it."""
+    """Compiles ``src/probode/engines/native/src`` into a shared library beside it."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Build, or say in one line why not. ``PROBODE_BUILD_NATIVE=0`` does not try."""

@@ -98,7 +98,7 @@ def ours_chosen() -> Build:
     """Ours with what ``solve_ivp(method="auto", order="auto")`` tries first."""
 
     def build(problem: Problem, limit: float) -> Run:
-        from probode import choice
+        from probode.ivp import choice
 
         t0, t1 = problem.jax.t_span
         ivp = problem.jax

@@ -19,11 +19,11 @@ import jax.numpy as jnp
 import numpy as np
 
 import probode
-from probode.lanes import Members, solve_lanes
-from probode.lanes.engine import _compiled_kernel
-from probode.lanes.problem import Problem
-from probode.lanes.step import advance, running
-from probode.precision import double_precision
+from probode.base.precision import double_precision
+from probode.engines.lanes import Members, solve_lanes
+from probode.engines.lanes.engine import _compiled_kernel
+from probode.engines.lanes.problem import Problem
+from probode.engines.lanes.step import advance, running
 
 
 def lorenz(t, y, rho):

@@ -18,8 +18,8 @@ import numpy as np
 from scipy.integrate import solve_ivp
 
 import probode
-from probode.calibration import interpolant
-from probode.calibration.scales import window_mean
+from probode.global_error import interpolant
+from probode.global_error.scales import window_mean
 
 ABSOLUTE = 1e-3
 """Absolute tolerances, relative to rtol."""

@@ -119,7 +119,7 @@ def covariance_distance(ours, exact):
 
 def filtered(posterior):
     """The same posterior without the smoother."""
-    path = probode.paths.NodePath(posterior.path.rows, None)
+    path = probode.posterior.paths.NodePath(posterior.path.rows, None)
     return probode.Posterior(
         path,
         posterior.solver,

@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 
 import probode
-from probode import EK0, EK1, Posterior, Sweep, native
+from probode import EK0, EK1, Posterior, Sweep
+from probode.engines import native
 
 FOLDER = Path(__file__).parent / "stored_files"
 SPAN, Y0, RTOL = (0.0, 1.0), [1.0, 0.5], 1e-3

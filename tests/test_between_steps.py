@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 
 import probode
-from probode import EK1, PIControl, ivp_run, native, solve_ivp
-from probode.precision import double_precision
-from probode.problem import bind
-from probode.program import timing
-from probode.switches import stops_before, switches
+from probode import EK1, PIControl, solve_ivp
+from probode.base.precision import double_precision
+from probode.engines import native
+from probode.ivp import run as ivp_run
+from probode.programs.field import bind
+from probode.programs.program import timing
+from probode.programs.switches import stops_before, switches
 
 RATE = 0.5
 TABLE = np.array([1.0, 2.5, 4.0])

@@ -10,12 +10,13 @@ import scipy.integrate
 from compiling import jit_once
 
 import probode
-from probode import EK0, EK1, DiagonalEK1, PIControl, native, problems, solve
-from probode.calibration import drive, interpolant, scales
-from probode.calibration.carry import carry_at_once, carry_over
-from probode.calibration.schemes import scheme_for
-from probode.calibration.stages import Collocation
-from probode.calibration.transport import Carry
+from probode import EK0, EK1, DiagonalEK1, PIControl, problems, solve
+from probode.engines import native
+from probode.global_error import drive, interpolant, scales
+from probode.global_error.carry import carry_at_once, carry_over
+from probode.global_error.schemes import scheme_for
+from probode.global_error.stages import Collocation
+from probode.global_error.transport import Carry
 
 pytestmark = pytest.mark.optimised
 

@@ -7,9 +7,9 @@ import scipy.integrate
 
 import probode
 from probode import solve_ivp
-from probode.calibration import drive, host, schemes
-from probode.limits import Limits
-from probode.precision import double_precision
+from probode.base.limits import Limits
+from probode.base.precision import double_precision
+from probode.global_error import drive, host, schemes
 
 
 def lotka_volterra(t, y):

@@ -5,7 +5,9 @@ import logging
 import numpy as np
 import pytest
 
-from probode import EK0, EK1, choice, ivp_method, problems, solve, solve_ivp
+from probode import EK0, EK1, problems, solve, solve_ivp
+from probode.ivp import choice
+from probode.ivp import method as ivp_method
 
 
 def norm_after(solver, z, steps):

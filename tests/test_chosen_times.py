@@ -5,7 +5,9 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 
-from probode import export, kept, native, solve_ivp
+from probode import solve_ivp
+from probode.engines import kept, native
+from probode.posterior import export
 
 Y0 = np.array([2.0, 0.0])
 

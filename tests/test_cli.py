@@ -10,7 +10,7 @@ import pytest
 import probode
 from probode import problems
 from probode.cli import main
-from probode.cli_summary import numbers
+from probode.cli.summary import numbers
 
 # One solver throughout, so that it is compiled once.
 FAST = ["--method", "EK0", "--order", "2", "--rtol", "1e-3", "--atol", "1e-6"]
@@ -42,6 +42,13 @@ def test_help_shows_examples_and_succeeds(capsys, command):
     code, out, _ = run(capsys, *command, "--help")
     assert code == 0
     assert "examples:\n  probode " in out
+
+
+def test_without_a_checkout_the_command_says_where_the_experiments_are(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "experiments.command", None)
+    code, _, err = run(capsys, "paper", "--quick")
+    assert code == 2
+    assert "in the folder 'experiments' of the source distribution" in err
 
 
 def test_help_shows_defaults(capsys):

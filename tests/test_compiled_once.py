@@ -126,7 +126,7 @@ WITHOUT_COMPILING = {
 }
 
 
-@pytest.mark.skipif(not probode.native.available(), reason="native kernels were not built")
+@pytest.mark.skipif(not probode.engines.native.available(), reason="native kernels were not built")
 @pytest.mark.parametrize("method", ["EK0", "EK1", "DiagonalEK1"])
 @pytest.mark.parametrize("name", WITHOUT_COMPILING)
 def test_a_first_call_compiles_nothing(name, method):

@@ -13,7 +13,7 @@ import pytest
 
 import probode
 from probode import EK0, EK1
-from probode.display import value_with_std
+from probode.posterior.display import value_with_std
 
 TOLERANCES = np.asarray(1e-4), np.asarray(1e-7)
 NUMBER = r"[-+0-9.e]+"

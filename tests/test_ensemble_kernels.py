@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from quick_ensembles import quick_reference_engine
 
-from probode import EK1, Status, Sweep, native, solve_ensemble
+from probode import EK1, Status, Sweep, solve_ensemble
+from probode.engines import native
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="native kernels were not built")
 

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import scipy.integrate
 
-from probode import EK1, native, solve_ivp
-from probode.crossings import Search
-from probode.hermite import Curve
+from probode import EK1, solve_ivp
+from probode.engines import native
+from probode.posterior.crossings import Search
+from probode.posterior.hermite import Curve
 
 G = 9.81
 

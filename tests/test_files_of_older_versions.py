@@ -96,7 +96,7 @@ def test_a_store_is_gone_on_with(files, tmp_path, monkeypatch):
 def test_modules_are_found_where_they_were(files):
     """Pickles name them. The paper's experiments are not in the package; nobody pickled them."""
     names = (files / "modules.txt").read_text().split()
-    outside = ("probode.paper", "probode.cli_paper", "probode.__main__")
+    outside = ("probode.paper", "probode.__main__")
     for name in (name for name in names if not name.startswith(outside)):
         module = importlib.import_module(name)
         assert module is importlib.import_module(module.__name__), name

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from probode import EK0, EK1, PIControl, problems, solve
-from probode.first_step import Known, from_derivatives
-from probode.precision import double_precision
+from probode.base.precision import double_precision
+from probode.filter.first_step import Known, from_derivatives
 
 pytestmark = pytest.mark.optimised
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probode import gaussian
+from probode.model import gaussian
 
 pytestmark = pytest.mark.optimised
 

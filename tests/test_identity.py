@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from probode import solve_ivp
-from probode.identity import NoKey, key_of
+from probode.programs.identity import NoKey, key_of
 
 RATE = 1.0
 TABLE = np.array([1.0, 2.0])

@@ -8,11 +8,11 @@ import pytest
 from scipy import interpolate
 
 from probode import solve_ivp
-from probode.identity import key_of
-from probode.interpolators import read
-from probode.precision import double_precision
-from probode.tracing.arrays import TracedArray, unwrap
-from probode.tracing.splines import Spline
+from probode.base.precision import double_precision
+from probode.programs.identity import key_of
+from probode.programs.interpolators import read
+from probode.programs.tracing.arrays import TracedArray, unwrap
+from probode.programs.tracing.splines import Spline
 
 X = np.linspace(0.0, 3.0, 9)
 Y = np.cos(2 * X) + X

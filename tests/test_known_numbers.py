@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from probode.unroll.known import run_on_arrays
+from probode.programs.unroll.known import run_on_arrays
 
 X = np.arange(12.0).reshape(3, 4)
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import probode
-from probode.lanes import Members, Unsupported, engine, solve_lanes, supports
-from probode.lanes.problem import Problem
-from probode.precision import double_precision
-from probode.unroll import entries as e
-from probode.unroll.entries import Lanes
-from probode.unroll.interpret import lift
+from probode.base.precision import double_precision
+from probode.engines.lanes import Members, Unsupported, engine, solve_lanes, supports
+from probode.engines.lanes.problem import Problem
+from probode.programs.unroll import entries as e
+from probode.programs.unroll.entries import Lanes
+from probode.programs.unroll.interpret import lift
 
 pytestmark = pytest.mark.optimised
 

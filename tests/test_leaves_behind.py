@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from probode import solve_ivp
-from probode.tracing import make_traceable
+from probode.programs.tracing import make_traceable
 
 CALLS = contextvars.ContextVar("CALLS", default=0)
 NAMESPACE = types.SimpleNamespace(n=0)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.integrate import solve_ivp as scipy_solve_ivp
 
-import probode.ivp_function
+import probode.ivp.function
 from probode import solve_ivp
 
 RATE = 1.0
@@ -213,13 +213,13 @@ NUMBERS = (1.0, 1.3, 0.7, 2.0)
 def traces(monkeypatch):
     """A list that grows by one with every trace."""
     found = []
-    make = probode.ivp_function.make_traceable
+    make = probode.ivp.function.make_traceable
 
     def counted(*args, **kwargs):
         found.append(args)
         return make(*args, **kwargs)
 
-    monkeypatch.setattr(probode.ivp_function, "make_traceable", counted)
+    monkeypatch.setattr(probode.ivp.function, "make_traceable", counted)
     return found
 
 

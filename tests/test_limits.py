@@ -7,9 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from probode import Status, export, kept, native, solve, solve_ivp
-from probode import limits as limits_module
-from probode.limits import Limits
+from probode import Status, solve, solve_ivp
+from probode.base import limits as limits_module
+from probode.base.limits import Limits
+from probode.engines import kept, native
+from probode.posterior import export
 
 
 def oscillator(t, y):

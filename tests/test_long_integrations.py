@@ -4,7 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from probode import EK0, EK1, PIControl, native, solve, solve_ivp
+from probode import EK0, EK1, PIControl, solve, solve_ivp
+from probode.engines import native
 
 PERIOD = 2 * np.pi
 

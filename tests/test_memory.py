@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import probode
-from probode.native import memory
+from probode.engines.native import memory
 
 
 @pytest.fixture(autouse=True)

@@ -18,11 +18,11 @@ from probode import (
     FixedDiffusion,
     PControl,
     PIControl,
-    native,
     problems,
     solve,
     solve_ivp,
 )
+from probode.engines import native
 
 pytestmark = [
     pytest.mark.skipif(not native.available(), reason="native kernels were not built"),
@@ -290,7 +290,7 @@ def test_an_end_known_only_inside_the_trace():
 
 def in_new_process(expression, **environment):
     """What an expression about the library is in a process with these variables, or its error."""
-    code = f"from probode.native import library; print({expression})"
+    code = f"from probode.engines.native import library; print({expression})"
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, **environment},

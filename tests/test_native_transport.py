@@ -5,13 +5,14 @@ import numpy as np
 import pytest
 
 from benchmarks import held_out
-from probode import EK0, EK1, DiagonalEK1, PIControl, native, problems, solve
-from probode.calibration.carry import carry_over
-from probode.calibration.kernels import transport_natively
-from probode.calibration.schemes import MODES, scheme_for
-from probode.calibration.transport import Carry
-from probode.precision import double_precision
-from probode.problem import bind
+from probode import EK0, EK1, DiagonalEK1, PIControl, problems, solve
+from probode.base.precision import double_precision
+from probode.engines import native
+from probode.global_error.carry import carry_over
+from probode.global_error.kernels import transport_natively
+from probode.global_error.schemes import MODES, scheme_for
+from probode.global_error.transport import Carry
+from probode.programs.field import bind
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="native kernels were not built")
 

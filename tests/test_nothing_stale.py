@@ -22,7 +22,7 @@ import pytest
 from numpy.polynomial import Polynomial
 
 from probode import solve_ivp
-from probode.identity import NoKey, key_of
+from probode.programs.identity import NoKey, key_of
 
 K = 1.0
 VARIABLE = contextvars.ContextVar("VARIABLE", default=1.0)
@@ -224,7 +224,7 @@ def test_what_lies_behind_a_call_has_no_key(name, source):
 
 def test_a_change_that_no_key_shows_is_noticed_after_the_solve(caplog, monkeypatch):
     """Even if a trace was taken for the right one, the function itself is asked at the start."""
-    monkeypatch.setattr("probode.identity.number_key", lambda number: None)
+    monkeypatch.setattr("probode.programs.identity.number_key", lambda number: None)
 
     def made(k):
         return lambda t, y: -k * y

@@ -15,9 +15,7 @@ import pytest
 from scipy import stats
 
 import probode
-from probode import EK0, EK1, problems
-from probode.cli import main
-from probode.paper import (
+from experiments import (
     claims_solutions,
     claims_work,
     measure,
@@ -26,9 +24,11 @@ from probode.paper import (
     settings,
     work,
 )
-from probode.paper.cache import Cache, Configuration
-from probode.paper.claims import Verdict, across_problems
-from probode.precision import double_precision
+from experiments.cache import Cache, Configuration
+from experiments.claims import Verdict, across_problems
+from probode import EK0, EK1, problems
+from probode.base.precision import double_precision
+from probode.cli import main
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
@@ -272,9 +272,9 @@ def test_cache_tells_settings_and_experiments_apart(tmp_path):
 def outcome(tmp_path_factory):
     """Two experiments: one solve, and 24 of which some fail."""
     patch = pytest.MonkeyPatch()
-    patch.setattr("probode.paper.calibration.METHODS", (("EK0", "dynamic"), ("EK1", "dynamic")))
-    patch.setattr("probode.paper.calibration.PROBLEMS", (FHN,))
-    patch.setattr("probode.paper.figures_comparisons.METHODS", (("EK0", "dynamic"),))
+    patch.setattr("experiments.calibration.METHODS", (("EK0", "dynamic"), ("EK1", "dynamic")))
+    patch.setattr("experiments.calibration.PROBLEMS", (FHN,))
+    patch.setattr("experiments.figures_comparisons.METHODS", (("EK0", "dynamic"),))
     figures = [f for f in pipeline.FIGURES if f.key in ("lotka-volterra", f"calibration-{FHN}")]
     patch.setattr(pipeline, "FIGURES", figures)
     folder = tmp_path_factory.mktemp("paper")

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from probode import EK0, EK1, Sweep, solve, solve_ensemble, solve_ivp
-from probode.export import to_dataframe
-from probode.stored import NotStorable, listing
+from probode.posterior.export import to_dataframe
+from probode.programs.stored import NotStorable, listing
 
 MATRIX = np.array([[0.0, 1.0], [-1.0, -0.1]])
 SPAN = (0.0, 1.0)

@@ -15,7 +15,8 @@ from compiling import jit_once
 from matplotlib.colors import to_hex
 
 import probode
-from probode import curves, plotting
+from probode import plotting
+from probode.posterior import curves
 
 SOLVER = probode.EK0(2)
 CONTROL = probode.PIControl(rtol=1e-3, atol=1e-6)

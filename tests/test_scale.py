@@ -4,7 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from probode import EK0, EK1, DiagonalEK1, PIControl, native, solve, solve_ivp
+from probode import EK0, EK1, DiagonalEK1, PIControl, solve, solve_ivp
+from probode.engines import native
 
 SOLVERS = [EK1(5), EK1(2), EK0(3), EK0(3, evaluations=2), DiagonalEK1(3)]
 NAMES = [solver.name for solver in SOLVERS]

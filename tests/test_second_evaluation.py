@@ -10,7 +10,9 @@ from compiling import jit_once
 from scipy.integrate import solve_ivp as scipy_solve_ivp
 
 import probode
-from probode import EK0, EK1, PIControl, export, native, problems, solve, solve_ivp
+from probode import EK0, EK1, PIControl, problems, solve, solve_ivp
+from probode.engines import native
+from probode.posterior import export
 
 CONTROL = PIControl(rtol=1e-6, atol=1e-6)
 DIFFUSIONS = ("dynamic", "dynamic-mv", "fixed", "fixed-mv")

@@ -16,7 +16,7 @@ import pytest
 from scipy.integrate import solve_ivp as scipy_solve_ivp
 
 from probode import solve_ivp
-from probode.tracing import make_traceable
+from probode.programs.tracing import make_traceable
 
 
 def maximum(t, y):

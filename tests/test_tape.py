@@ -10,14 +10,16 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from jax import lax
 
-from probode import EK0, EK1, PIControl, loop, native, problems, solve
-from probode.native import library
-from probode.native.code import LANE, OPERATIONS
-from probode.native.layout import pack
-from probode.native.lists import lists_of
-from probode.native.tape import evaluate, tape_of
-from probode.precision import double_precision
-from probode.problem import bind
+from probode import EK0, EK1, PIControl, problems, solve
+from probode.base.precision import double_precision
+from probode.engines import native
+from probode.engines.native import library
+from probode.engines.native.code import LANE, OPERATIONS
+from probode.engines.native.layout import pack
+from probode.engines.native.lists import lists_of
+from probode.engines.native.tape import evaluate, tape_of
+from probode.filter import loop
+from probode.programs.field import bind
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="native kernels were not built")
 

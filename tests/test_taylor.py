@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from probode.precision import double_precision
-from probode.taylor import derivatives
+from probode.base.precision import double_precision
+from probode.programs.taylor import derivatives
 
 Y0 = np.array([0.7, -0.4, 1.3])
 MATRIX = np.cos(np.arange(9.0)).reshape(3, 3)

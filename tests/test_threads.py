@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from probode import native, solve_ivp
-from probode.identity import Memory
-from probode.native.library import address
-from probode.tracing import alone, make_traceable
-from probode.tracing.alone import others_run, printed, quiet
+from probode import solve_ivp
+from probode.engines import native
+from probode.engines.native.library import address
+from probode.programs.identity import Memory
+from probode.programs.tracing import alone, make_traceable
+from probode.programs.tracing.alone import others_run, printed, quiet
 
 _SCRIPT = Path(__file__).with_name("threaded.py")
 _FEW, _ALL = 3, 100

@@ -8,8 +8,8 @@ import jax
 import numpy as np
 import pytest
 
-from probode.precision import double_precision
-from probode.tracing import arrays
+from probode.base.precision import double_precision
+from probode.programs.tracing import arrays
 
 
 def emulated(fun: Callable[[Any], Any], *shape: int) -> tuple[Any, Any]:

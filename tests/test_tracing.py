@@ -13,11 +13,11 @@ from jax.experimental.jet import jet
 from snippets import SNIPPETS, STAYS, TRACED, Snippet, ids, original, traceable
 from snippets.numpy_functions import pendulum_math
 
-from probode.precision import double_precision
-from probode.problem import bind
-from probode.tracing import make_traceable
-from probode.tracing.evaluate import Evaluator
-from probode.tracing.ways import in_order
+from probode.base.precision import double_precision
+from probode.programs.field import bind
+from probode.programs.tracing import make_traceable
+from probode.programs.tracing.evaluate import Evaluator
+from probode.programs.tracing.ways import in_order
 
 
 @pytest.mark.parametrize("s", STAYS, ids=ids(STAYS))

@@ -9,9 +9,9 @@ from snippets.entry_by_entry import vectorised_helper
 from snippets.helpers_and_objects import RATES, Oscillator, saturation
 from snippets.numpy_functions import in_place_on_y
 
-from probode.precision import double_precision
-from probode.program import trace
-from probode.tracing import make_traceable
+from probode.base.precision import double_precision
+from probode.programs.program import trace
+from probode.programs.tracing import make_traceable
 
 
 def test_in_place_changes_of_y_do_not_reach_the_caller() -> None:

@@ -4,8 +4,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from probode import EK0, EK1, DiagonalEK1, native, solve
-from probode.gaussian import unpack
+from probode import EK0, EK1, DiagonalEK1, solve
+from probode.engines import native
+from probode.model.gaussian import unpack
 
 pytestmark = [
     pytest.mark.skipif(not native.available(), reason="native kernels were not built"),

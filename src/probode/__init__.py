@@ -3,21 +3,26 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from probode.compile import use_compilation_cache
-from probode.control import PControl, PIControl
-from probode.diffusion import DynamicDiffusion, FixedDiffusion
-from probode.initial import DiffuseStart, RungeKuttaStart, TaylorStart
-from probode.posterior import Gaussian, Posterior, Stats
-from probode.prior import IWP
+from probode.base.compile import use_compilation_cache
+from probode.base.moved import install
+from probode.base.status import Status
+from probode.filter.control import PControl, PIControl
+from probode.filter.solvers import EK0, EK1, DiagonalEK1
+from probode.filter.start import DiffuseStart, RungeKuttaStart, TaylorStart
+from probode.model.diffusion import DynamicDiffusion, FixedDiffusion
+from probode.model.prior import IWP
+from probode.posterior.posterior import Gaussian, Posterior, Stats
 from probode.solve import solve
-from probode.solvers import EK0, EK1, DiagonalEK1
-from probode.status import Status
 
 if TYPE_CHECKING:
     from probode.ensemble import Ensemble, Normal, Shared, Sweep, solve_ensemble
-    from probode.ivp import solve_ivp
+    from probode.ivp import scipy as scipy
+    from probode.ivp.front_door import solve_ivp
+    from probode.posterior import plotting as plotting
 
 __version__ = "0.1.0"
+
+install()  # modules under names they had before
 
 __all__ = [
     "EK0",
@@ -52,7 +57,7 @@ _ENSEMBLE = ("Ensemble", "Normal", "Shared", "Sweep", "solve_ensemble")
 def __getattr__(name: str) -> Any:
     """What not everybody needs is imported when first used: SciPy's optimisers, matplotlib."""
     if name == "solve_ivp":
-        return importlib.import_module("probode.ivp").solve_ivp
+        return importlib.import_module("probode.ivp.front_door").solve_ivp
     if name in _ENSEMBLE:
         return getattr(importlib.import_module("probode.ensemble"), name)
     if name in _LAZY:

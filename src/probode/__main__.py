@@ -2,7 +2,7 @@
 
 import sys
 
-from probode.cli import main
+from probode.cli.commands import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -11,24 +11,26 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from probode import engine, loop, native, saving, smooth
-from probode.calibration.schemes import MODES, Scheme, scheme_for
-from probode.control import ConstantStep, Control, GridSteps, PControl, PIControl
-from probode.engine import Monitor, one_blas_thread
-from probode.errors import check_choice
-from probode.fallback import Fallback, Inputs, may_lack_derivatives
-from probode.finish import calibrated, run_and_finish
-from probode.kept import state_bytes, working_bytes
-from probode.limits import Limits, in_words
-from probode.paths import NodePath, Path, SavedPath
-from probode.posterior import Posterior, Problem, Stats
-from probode.precision import double_precision, inside_trace, is_traced, on_host
-from probode.problem import bind
-from probode.smooth import Marginals
-from probode.solvers import EK1, Solver
-from probode.status import Status
-from probode.step import Method
-from probode.switches import switches
+from probode.base.errors import check_choice
+from probode.base.limits import Limits, in_words
+from probode.base.precision import double_precision, inside_trace, is_traced, on_host
+from probode.base.status import Status
+from probode.engines import in_jax, native
+from probode.engines.fallback import Fallback, Inputs, may_lack_derivatives
+from probode.engines.in_jax import Monitor, one_blas_thread
+from probode.engines.kept import state_bytes, working_bytes
+from probode.filter import loop, saving, smooth
+from probode.filter.control import ConstantStep, Control, GridSteps, PControl, PIControl
+from probode.filter.smooth import Marginals
+from probode.filter.solvers import EK1, Solver
+from probode.filter.step import Method
+from probode.global_error.beside import Beside
+from probode.global_error.schemes import MODES, scheme_for
+from probode.posterior.finish import calibrated, run_and_finish
+from probode.posterior.paths import NodePath, Path, SavedPath
+from probode.posterior.posterior import Posterior, Problem, Stats
+from probode.programs.field import bind
+from probode.programs.switches import switches
 
 
 def solve(
@@ -48,7 +50,7 @@ def solve(
     calibration: str = "model",
     time_limit: float | None = None,
     max_memory: float | str | None = None,
-    callback: Callable[[engine.Progress], Any] | None = None,
+    callback: Callable[[in_jax.Progress], Any] | None = None,
 ) -> Posterior:
     """Solve ``y' = f(t, y)``, ``y(t0) = y0`` and return a posterior over the solution.
 
@@ -131,7 +133,7 @@ def solve(
                 "solve inside jit, vmap or grad needs an output of known size: pass save_at (the "
                 "times at which you want the solution) or grid (the times of all steps)."
             )
-        at_end = times is not None and (save_at is t_span[1] or engine.at_end_only(times, t1))
+        at_end = times is not None and (save_at is t_span[1] or in_jax.at_end_only(times, t1))
         if traced and may_lack_derivatives(field):
             field = field.guard()  # nothing can be done about it later
         if traced:  # an index that is not known yet looks into JAX's arrays only
@@ -145,12 +147,12 @@ def solve(
                 steps = steps.with_stops(found.stops(float(t0), float(t1)), float(t1))
                 inputs = inputs._replace(control=steps)
         given = Fallback(inputs)
-        scheme = None
+        beside = None
         if calibration != "model" and times is not None:
-            scheme = scheme_for(method, False, calibration)
+            beside = Beside(scheme_for(method, False, calibration))
         if traced:
             bound = None if max_steps is None else int(max_steps)
-            result = _solve_traced(inputs, times, at_end, grid, smooth, bound, scheme)
+            result = _solve_traced(inputs, times, at_end, grid, smooth, bound, beside)
         else:
             result = None
 
@@ -168,9 +170,9 @@ def solve(
         monitor = Monitor(limits, max_steps, callback, y0.shape)
         if times is not None:
             _check_saved_memory(method, len(times), smooth, limits)
-            return finish(*_solve_saving(given, times, smooth, monitor, scheme), limits)
+            return finish(*_solve_saving(given, times, smooth, monitor, beside), limits)
         monitor = monitor.bounded(method, smooth, calibration != "model")
-        run = partial(engine.solve_all, given)
+        run = partial(in_jax.solve_all, given)
         posterior = run_and_finish(run, method, smooth, monitor, finish)
         assert posterior is not None
         return posterior
@@ -219,14 +221,14 @@ def _solve_saving(
     times: Array,
     smoothing: bool,
     monitor: Monitor,
-    scheme: Scheme | None,
+    beside: Beside | None,
 ) -> tuple[Path, loop.Solve, Any]:
     """The same with the solution kept at given times only."""
     method = given.inputs.method
-    kept, status = engine.solve_saving(given, times, smoothing, monitor, scheme)
+    kept, status = in_jax.solve_saving(given, times, smoothing, monitor, beside)
     final = kept.solve if on_host(kept.solve.status) else jax.tree.map(np.asarray, kept.solve)
     if smoothing and not on_host(kept.saved.t):
-        marginals = engine.smooth_saved(method, kept)
+        marginals = in_jax.smooth_saved(method, kept)
     else:  # of the end alone, the filter's marginal is the smoother's
         marginals = Marginals(kept.saved.mean, kept.saved.factor)
     reached = int(kept.count)
@@ -241,11 +243,11 @@ def _solve_traced(
     grid: Array | None,
     smoothing: bool,
     bound: int | None,
-    scheme: Scheme | None,
+    beside: Beside | None,
 ) -> tuple[Path, loop.Solve, Any]:
     """Inside a trace: everything of known size."""
     method, _, field, control, _, t1, _ = inputs
-    if at_end and bound is None and scheme is None and native.supports(method, control):
+    if at_end and bound is None and beside is None and native.supports(method, control):
         kept = saving.saving_of_end(method, native.solve_to_end(*inputs), smoothing)
         marginals = Marginals(kept.saved.mean, kept.saved.factor)
         return SavedPath(kept.saved, marginals, kept), kept.solve, kept.solve.status
@@ -255,7 +257,7 @@ def _solve_traced(
         final, rows = loop.run_grid(method, grid.shape[0] - 1, field, control, state, t1)
         smoothed = smooth.smooth_rows(method, rows) if smoothing else None
         return NodePath.of(rows, smoothed), final, final.status
-    kept = saving.begin_saving(method, state, times.shape[0], smoothing, scheme)
+    kept = saving.begin_saving(method, state, times.shape[0], smoothing, beside)
     if grid is not None:
         bound = grid.shape[0] - 1
     attempts = np.iinfo(np.int64).max if bound is None else bound

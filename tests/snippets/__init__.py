@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from probode.tracing import make_traceable
+from probode.programs.tracing import make_traceable
 from snippets import (  # noqa: F401  each adds its own to SNIPPETS
     arithmetic,
     entry_by_entry,

@@ -1,7 +1,8 @@
 """A batch of members that attempt their steps together: what is compiled of it.
 
-What :mod:`probode.saving` does for one solve is done here in the same order, hence to the same
-result; but whether anything has to be done is asked for the whole batch, so that it can be skipped.
+What :mod:`probode.filter.saving` does for one solve is done here in the same order, hence to the
+same result; but whether anything has to be done is asked for the whole batch, so that it can be
+skipped.
 """
 
 from collections.abc import Callable
@@ -11,21 +12,21 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from probode import loop, saving
-from probode.calibration.schemes import Scheme
-from probode.compile import compiled
-from probode.control import PControl
-from probode.finish import calibrated
-from probode.limits import Limits
-from probode.paths import SavedPath
-from probode.problem import Field
-from probode.record import record, unchecked
-from probode.saving import Saving
-from probode.smooth import Marginals
+from probode.base.compile import compiled
+from probode.base.limits import Limits
+from probode.base.record import record, unchecked
+from probode.base.status import Status
+from probode.filter import loop, saving
+from probode.filter.control import PControl
+from probode.filter.saving import Saving
+from probode.filter.smooth import Marginals
+from probode.filter.solvers import Solver
+from probode.filter.step import Method
+from probode.global_error.beside import Beside
+from probode.posterior.finish import calibrated
+from probode.posterior.paths import SavedPath
+from probode.programs.field import Field
 from probode.solve import build_posterior
-from probode.solvers import Solver
-from probode.status import Status
-from probode.step import Method
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Plan:
     smooth: bool
     covariance: bool
     calibration: str
-    scheme: Scheme | None
+    beside: Beside | None
     samples: int
 
 
@@ -85,7 +86,7 @@ def _begin(plan: Plan, field: Field, control: PControl, start: Start) -> Lane:
     solve = loop.begin(
         method, plan.solver.initialization, field, control, start.t0, start.t1, start.y0
     )
-    kept = saving.begin_saving(method, solve, start.save_at.shape[0], plan.smooth, plan.scheme)
+    kept = saving.begin_saving(method, solve, start.save_at.shape[0], plan.smooth, plan.beside)
     # A vacant lane has reached its end and all its save points.
     solve = replace(solve, status=jnp.where(start.real, solve.status, Status.SUCCESS.value))
     count = jnp.where(start.real, kept.count, start.save_at.shape[0])

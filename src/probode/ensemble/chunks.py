@@ -7,11 +7,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from probode.engine import interruptible
+from probode.engines.in_jax import interruptible
+from probode.engines.lanes.records import LaneResults
 from probode.ensemble.engines import solve_members
 from probode.ensemble.problem import Family
 from probode.ensemble.settings import Settings
-from probode.lanes.records import LaneResults
 
 _LARGEST = 65_536
 _PER_PLACE = 4

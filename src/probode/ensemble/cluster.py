@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from probode.engines.lanes.records import LaneResults, Members
 from probode.ensemble.chunks import Chunk, Sink
 from probode.ensemble.engines import solve_members
 from probode.ensemble.function import traceable
 from probode.ensemble.problem import Family
 from probode.ensemble.settings import Settings
 from probode.ensemble.store import Store
-from probode.export import library
-from probode.lanes.records import LaneResults, Members
+from probode.posterior.export import library
 
 _RETRIES = 3
 _AHEAD = 2

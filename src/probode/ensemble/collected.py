@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
+from probode.base.status import Status
+from probode.engines.lanes.records import LaneResults
 from probode.ensemble.chunks import Chunk
 from probode.ensemble.problem import Family
 from probode.ensemble.settings import Settings
-from probode.lanes.records import LaneResults
-from probode.status import Status
 
 COUNTS = ("steps", "accepted", "rejected", "f_evaluations", "jacobian_evaluations")
 

@@ -1,9 +1,10 @@
 """Which engine solves the members: the one place that knows them all.
 
-Three engines take the same members and give the same results: :mod:`probode.lanes`, members side by
-side in vector lanes or on a GPU, for many members of small systems and the model's own error bars;
-:mod:`probode.ensemble.one_by_one`, each by the native kernels, for fewer of them: nothing is
-compiled; and :mod:`probode.ensemble.vmapped`, the library's own loop on a batch, for all the rest.
+Three engines take the same members and give the same results: :mod:`probode.engines.lanes`, members
+side by side in vector lanes or on a GPU, for many members of small systems and the model's own
+error bars; :mod:`probode.ensemble.one_by_one`, each by the native kernels, for fewer of them:
+nothing is compiled; and :mod:`probode.ensemble.vmapped`, the library's own loop on a batch, for all
+the rest.
 """
 
 from collections.abc import Callable
@@ -14,18 +15,18 @@ from typing import Any
 import jax
 import numpy as np
 
-from probode import lanes
+from probode.base.status import Status
+from probode.engines import lanes
+from probode.engines.fallback import guarded_jacobian, logger, may_lack_derivatives
+from probode.engines.lanes.records import LaneResults, Members
 from probode.ensemble import one_by_one
 from probode.ensemble.function import bind_member
 from probode.ensemble.one_by_one import solve_one_by_one
 from probode.ensemble.problem import part, usable
 from probode.ensemble.settings import Settings
 from probode.ensemble.vmapped import solve_vmapped
-from probode.fallback import guarded_jacobian, logger, may_lack_derivatives
-from probode.initial import RungeKuttaStart
-from probode.lanes.records import LaneResults, Members
-from probode.problem import Field
-from probode.status import Status
+from probode.filter.start import RungeKuttaStart
+from probode.programs.field import Field
 
 ENGINES = ("auto", "lanes", "kernels", "vmapped")
 
@@ -43,7 +44,7 @@ def solve_members(
 
     ``on_progress`` is told how many members have finished since it was told last. Members that
     have not when ``stop`` is set are marked as interrupted. Members that stopped for want of a
-    derivative, not of ``f``, are solved once more without it (see :mod:`probode.fallback`).
+    derivative, not of ``f``, are solved once more without it (see :mod:`probode.engines.fallback`).
     """
     how = {"device": device, "stop": stop}
     found = _solve_members(vector_field, members, settings, on_progress=on_progress, **how)

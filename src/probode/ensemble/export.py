@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from probode.ensemble.collected import COUNTS
-from probode.export import DATASET_NAMES, library, library_version
+from probode.posterior.export import DATASET_NAMES, library, library_version
 
 if TYPE_CHECKING:
     from xarray import Dataset

@@ -8,7 +8,7 @@ import numpy as np
 from probode.ensemble.inputs import Named
 from probode.ensemble.problem import Family
 from probode.ensemble.settings import Settings
-from probode.problem import Field
+from probode.programs.field import Field
 
 
 def fingerprint(field: Field, family: Family, settings: Settings) -> dict[str, str]:

@@ -8,14 +8,14 @@ from typing import Any
 import jax
 import numpy as np
 
+from probode.base.precision import double_precision
+from probode.engines.lanes.records import Members
 from probode.ensemble.problem import member, usable
 from probode.ensemble.settings import Settings
-from probode.identity import Memory, key_of, key_of_arguments
-from probode.lanes.records import Members
-from probode.precision import double_precision
-from probode.problem import Field, bind
-from probode.stored import StoredFunction, stored
-from probode.tracing import Traceable, make_traceable
+from probode.programs.field import Field, bind
+from probode.programs.identity import Memory, key_of, key_of_arguments
+from probode.programs.stored import StoredFunction, stored
+from probode.programs.tracing import Traceable, make_traceable
 
 _KNOWN = Memory(256)
 """Functions that were made traceable before."""

@@ -1,7 +1,7 @@
 """The engine without compilation: one member after the other, by the native kernels.
 
-Where a vector field and its start are lists of operations (:mod:`probode.native.lists`), a member
-is one call of the kernels, and nothing is compiled for the ensemble.
+Where a vector field and its start are lists of operations (:mod:`probode.engines.native.lists`), a
+member is one call of the kernels, and nothing is compiled for the ensemble.
 """
 
 from collections.abc import Callable
@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from probode import native
+from probode.base.precision import double_precision
+from probode.base.status import Status
+from probode.engines import native
+from probode.engines.lanes.records import LaneResults, Members
+from probode.engines.native.lists import lists_of
 from probode.ensemble.problem import member, usable
 from probode.ensemble.settings import Settings
-from probode.lanes.records import LaneResults, Members
-from probode.native.lists import lists_of
-from probode.precision import double_precision
-from probode.problem import Field
+from probode.programs.field import Field
 from probode.solve import solve
-from probode.status import Status
 
 _TOLD = 64
 """Members after which progress is told."""

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from probode.export import library
+from probode.posterior.export import library
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

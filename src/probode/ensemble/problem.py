@@ -7,10 +7,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from probode.control import PControl
+from probode.engines.lanes.records import Members
 from probode.ensemble import inputs
 from probode.ensemble.inputs import MEMBER, Axes, Named, Shared, Sweep
-from probode.lanes.records import Members
+from probode.filter.control import PControl
 from probode.solve import snap
 
 _CHECKED_AT_ONCE = 65_536

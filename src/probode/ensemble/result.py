@@ -6,16 +6,16 @@ from typing import Any
 
 import numpy as np
 
+from probode.base.record import unchecked
+from probode.base.status import Status
 from probode.ensemble.function import portable, traceable
 from probode.ensemble.moments import DRAW, Moments, moments
 from probode.ensemble.problem import Family, member
 from probode.ensemble.settings import Settings
 from probode.ensemble.views import Views
 from probode.ensemble.vmapped import solve_vmapped
-from probode.posterior import Posterior
-from probode.record import unchecked
+from probode.posterior.posterior import Posterior
 from probode.solve import solve
-from probode.status import Status
 
 _SAMPLED_BYTES = 2**28
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from probode.control import PControl
-from probode.solvers import Solver
+from probode.filter.control import PControl
+from probode.filter.solvers import Solver
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from probode.calibration.schemes import MODES
-from probode.control import PControl, PIControl
+from probode.base.errors import check_choice
 from probode.ensemble.chunks import chunk_size, chunks_of, run_here
 from probode.ensemble.cluster import check_client, run_on_cluster, threads_of
 from probode.ensemble.collected import Collected
@@ -21,9 +20,10 @@ from probode.ensemble.result import Ensemble
 from probode.ensemble.settings import Settings
 from probode.ensemble.store import Store, check_writable, open_store
 from probode.ensemble.uncertain import draw_inputs
-from probode.errors import check_choice
+from probode.filter.control import PControl, PIControl
+from probode.filter.solvers import EK1, Solver
+from probode.global_error.schemes import MODES
 from probode.solve import check_limits
-from probode.solvers import EK1, Solver
 
 DEFAULT_MEMORY = 2**30
 MAX_STEPS = 100_000

@@ -14,15 +14,15 @@ from typing import Any
 
 import numpy as np
 
+from probode.base.status import Status
+from probode.engines.lanes.records import LaneResults
 from probode.ensemble.chunks import Chunk, chunks_of
 from probode.ensemble.collected import layout
 from probode.ensemble.fingerprint import differences
 from probode.ensemble.inputs import MEMBER
 from probode.ensemble.problem import Family
 from probode.ensemble.settings import Settings
-from probode.export import DATASET_NAMES, library, library_version
-from probode.lanes.records import LaneResults
-from probode.status import Status
+from probode.posterior.export import DATASET_NAMES, library, library_version
 
 FORMAT = "probode ensemble"
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from probode.status import Status
+from probode.base.status import Status
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

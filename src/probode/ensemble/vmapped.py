@@ -14,19 +14,20 @@ from typing import Any
 import jax
 import numpy as np
 
-from probode.calibration.schemes import scheme_for
-from probode.compile import TURN_ON_CPU
-from probode.control import PControl
-from probode.engine import one_blas_thread
+from probode.base.compile import TURN_ON_CPU
+from probode.base.precision import double_precision
+from probode.base.status import Status
+from probode.engines.in_jax import one_blas_thread
+from probode.engines.lanes.records import LaneResults, Members
 from probode.ensemble import batch
 from probode.ensemble.batch import Plan, Start, vacant_lanes
 from probode.ensemble.function import bind_member
 from probode.ensemble.problem import member, usable
 from probode.ensemble.settings import Settings
-from probode.lanes.records import LaneResults, Members
-from probode.precision import double_precision
-from probode.problem import Field
-from probode.status import Status
+from probode.filter.control import PControl
+from probode.global_error.beside import Beside
+from probode.global_error.schemes import scheme_for
+from probode.programs.field import Field
 
 _LANES = {"cpu": 64}
 _LANES_ELSEWHERE = 4096
@@ -88,13 +89,13 @@ def _plan(
     _, y0, args = member(members, i)
     field = bind_member(vector_field, members, settings, i)
     method = solver.method(field.d)
-    scheme = None
+    beside = None
     if settings.calibration != "model":
-        scheme = scheme_for(method, False, settings.calibration)
+        beside = Beside(scheme_for(method, False, settings.calibration))
     plan = Plan(
         *(solver, method, y0.shape, _swept(members, field, args)),
         *(settings.smooth or samples > 0, settings.covariance, settings.calibration),
-        *(scheme, samples),
+        *(beside, samples),
     )
     return plan, field
 

@@ -1,0 +1,1 @@
+"""What every package uses: precision, records, compiling, limits, errors, how a solve ends."""

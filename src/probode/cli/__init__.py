@@ -1,0 +1,5 @@
+"""The command line."""
+
+from probode.cli.commands import main
+
+__all__ = ["main"]

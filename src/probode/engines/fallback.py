@@ -1,0 +1,212 @@
+"""Where a vector field has no derivative: what is done instead, and how it is said.
+
+``-sqrt(max(y, 0))`` is finite wherever a draining tank goes; its derivative is not, and a solver
+that linearises, or starts from exact derivatives, would take that for the end of the road. So a
+solve whose *derivatives* were not finite goes on
+
+- from the start by Runge-Kutta instead of the exact one,
+- with zeros for the entries of the Jacobian that are not finite (there EK1 is an EK0).
+
+Both are approximations that the step control and the error estimate judge like any other. Where
+``f`` itself is not finite the step is rejected, as ever.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from probode.base.compile import compiled
+from probode.base.status import Status
+from probode.filter.control import Control
+from probode.filter.loop import Solve
+from probode.filter.start import Initialization, RungeKuttaStart, TaylorStart
+from probode.filter.step import Method
+from probode.programs.field import Field
+from probode.programs.program import Program
+
+logger = logging.getLogger("probode")
+
+_TOLD: deque[tuple[Program, str]] = deque(maxlen=256)
+"""What was said of which program: once is enough."""
+
+
+class Inputs(NamedTuple):
+    """What :func:`probode.filter.loop.begin` needs."""
+
+    method: Method
+    initialization: Initialization
+    field: Field
+    control: Control
+    t0: Any
+    t1: Any
+    y0: Any
+
+
+class Fallback:
+    """The inputs of a solve, changed on the way where derivatives turn out not to be finite."""
+
+    def __init__(self, inputs: Inputs) -> None:
+        self.inputs = inputs
+        self.notes: list[str] = []
+        """What was done instead, in words."""
+
+    def starts_again(self, solve: Any) -> bool:
+        """Whether a solve that could not begin should, with what the inputs are now."""
+        inputs = self.inputs
+        exact = isinstance(inputs.initialization, TaylorStart)
+        if int(solve.status) != Status.START_NOT_FINITE or not exact:
+            return False
+        t, y = float(inputs.t0), np.asarray(inputs.y0)
+        if not np.all(np.isfinite(_value(inputs.field, t, y))):
+            return False
+        self.inputs = inputs._replace(initialization=RungeKuttaStart())
+        self._say(
+            f"higher derivatives of the solution are not finite at the start, {_at(t, y)}: it was "
+            "begun by Runge-Kutta steps instead"
+        )
+        return True
+
+    def goes_on(self, solve: Solve) -> bool:
+        """Whether a solve that has stopped should go on, with what the inputs are now."""
+        method, _, field, *_ = self.inputs
+        stopped = int(solve.status) == Status.NOT_FINITE
+        if not stopped or field.guarded or method.jacobian == "none":
+            return False
+        t, y = float(solve.state.t), np.asarray(solve.state.mean)
+        h = float(solve.control.h)
+        coords = method.prior.coordinates(jnp.asarray(h))
+        predicted = method.prior.predict_mean(jnp.asarray(y), coords)[0]
+        for time, state in ((t, y[0]), (t + h, np.asarray(predicted))):
+            f, jacobian = map(np.asarray, _linearised(method.jacobian, field, time, state))
+            if np.all(np.isfinite(f)) and not np.all(np.isfinite(jacobian)):
+                self.inputs = self.inputs._replace(field=field.guard())
+                self._say(_no_derivative(time, state))
+                return True
+        return False
+
+    def _say(self, text: str) -> None:
+        self.notes.append(text)
+        case = (self.inputs.field.program, text.split(",")[0].split(" at ")[0])
+        if case not in _TOLD:
+            _TOLD.append(case)
+            logger.warning("%s.", text)
+
+
+def revived(solve: Solve) -> Solve:
+    """A solve that has stopped, set to go on with steps as long as the last one."""
+    status = jnp.full_like(solve.status, Status.RUNNING.value)
+    return replace(solve, control=solve.control._replace(h=solve.state.h), status=status)
+
+
+_HUGE = 1e200
+"""Values whose higher derivatives may be too large for numbers."""
+
+
+def where_not_finite(status: Status, field: Any, t: float, y: np.ndarray) -> str:
+    """The end of a solve in words: what was not finite, and where."""
+    finite = bool(np.all(np.isfinite(np.asarray(_value(field, t, y)))))
+    what = "f(t, y) is NaN or Inf"
+    if status == Status.START_NOT_FINITE:
+        if not finite:
+            return f"{what} at the initial value, {_at(t, y)}: the solve cannot begin."
+        return (
+            f"f(t, y) is finite at the initial value, {_at(t, y)}, but it (or a derivative) is NaN "
+            "or Inf right beside it: the solve cannot begin."
+        )
+    where = "at" if not finite else "right after"
+    if finite and np.max(np.abs(y), initial=0.0) > _HUGE:
+        return (
+            f"Right after {_at(t, y)} derivatives of the solution are too large for floating-point "
+            "numbers; the solution up to there is returned. Choose other units for y."
+        )
+    return (
+        f"{what} {where} {_at(t, y)}, also for the smallest steps; the solution up to there is "
+        "returned."
+    )
+
+
+def _no_derivative(t: float, y: np.ndarray) -> str:
+    return (
+        f"the derivative of f by y is not finite at {_at(t, y)}, though f is: entries that are not "
+        "finite were taken as zero"
+    )
+
+
+def _at(t: float, y: np.ndarray) -> str:
+    with np.printoptions(precision=3, threshold=6, edgeitems=2):
+        return f"t = {t:.6g}, y = {np.asarray(y)}"
+
+
+HostJacobian = Callable[[float, np.ndarray, np.ndarray], np.ndarray]
+"""``(t, y, f(t, y)) -> J``."""
+
+
+def guarded_on_host(jacobian: HostJacobian | None, notes: list[str]) -> HostJacobian | None:
+    """A Jacobian evaluated in Python, with zeros for NaN and Inf; that it had any is noted once."""
+    if jacobian is None:
+        return None
+    known = jacobian
+
+    def guarded(t: float, y: np.ndarray, f: np.ndarray) -> np.ndarray:
+        matrix = known(t, y, f)
+        finite = np.isfinite(matrix)
+        if finite.all():
+            return matrix
+        if not notes and np.all(np.isfinite(f)):
+            notes.append(_no_derivative(t, y))
+            logger.warning("%s.", notes[0])
+        return np.where(finite, matrix, 0.0)
+
+    return guarded
+
+
+def may_lack_derivatives(field: Field) -> bool:
+    """Whether a program has operations that are finite where their derivatives are not."""
+    return not _SINGULAR.isdisjoint(field.program.operations())
+
+
+_SINGULAR = frozenset(
+    ("sqrt", "cbrt", "pow", "log", "log1p", "asin", "acos", "acosh", "atanh", "atan2")
+)
+
+
+def guarded_jacobian(vector_field: Callable[..., Any], jac: Any) -> Any:
+    """A function for ``jac=`` that gives ``jac``, or else the derivative, with zeros for NaN, Inf.
+
+    What :meth:`Field.guard` does, for functions that are not traced yet.
+    """
+    if jac is not None and not callable(jac):
+        return jac
+
+    def derivative(t: Any, y: Any, *args: Any) -> Array:
+        matrix = jax.jacfwd(lambda y: jnp.ravel(jnp.asarray(vector_field(t, y, *args))))(y)
+        return matrix.reshape(y.size, y.size)
+
+    def guarded(t: Any, y: Any, *args: Any) -> Array:
+        matrix = jnp.asarray((jac or derivative)(t, y, *args))
+        return jnp.where(jnp.isfinite(matrix), matrix, 0.0)
+
+    return guarded
+
+
+def _value(field: Any, t: float, y: np.ndarray) -> Any:
+    if isinstance(field, Field):
+        return _compiled_value(field, t, y)
+    return field.function(t, y)  # one that only Python can evaluate
+
+
+@compiled()
+def _compiled_value(field: Field, t: Array, y: Array) -> Array:
+    return field(t, y)
+
+
+@compiled(0)
+def _linearised(kind: str, field: Field, t: Array, y: Array) -> tuple[Array, Array]:
+    return field.jacobian(t, y) if kind == "full" else field.jacobian_diagonal(t, y)

@@ -1,0 +1,339 @@
+"""Solving with a vector field that only Python can evaluate.
+
+Compiled pieces do everything but the evaluation: one compiled call per step judges and finishes the
+step whose evaluation it is given, proposes the next, and says where to evaluate. No callback from
+inside compiled code, which would cost many times as much.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array
+
+from probode.base.compile import compiled
+from probode.base.record import record
+from probode.base.status import Status
+from probode.engines import in_jax, native
+from probode.engines.in_jax import Monitor
+from probode.engines.kept import Kept, capacity
+from probode.engines.native import driver
+from probode.filter import loop
+from probode.filter.control import Control, ControlState, PControl
+from probode.filter.first_step import Outset
+from probode.filter.loop import Chunk, Counts, Rows, Solve
+from probode.filter.start import (
+    MOST_SHORTER,
+    RungeKuttaStart,
+    Start,
+    explodes,
+    fit_derivatives,
+    runge_kutta_4,
+)
+from probode.filter.step import Method, State
+from probode.model.diffusion import Evidence
+
+
+class HostField(NamedTuple):
+    """A vector field evaluated in Python: NumPy in, NumPy out."""
+
+    function: Callable[[float, np.ndarray], np.ndarray]
+    jacobian: Callable[[float, np.ndarray, np.ndarray], np.ndarray] | None
+    """``(t, y, f(t, y)) -> J``; ``None`` for a solver that needs none."""
+
+
+@record
+class _Given:
+    """A vector field known at the one point where it is asked for."""
+
+    f: Array
+    j: Array | None
+
+    def __call__(self, t: Array, y: Array) -> Array:
+        return self.f
+
+    def jacobian(self, t: Array, y: Array) -> tuple[Array, Array]:
+        assert self.j is not None
+        return self.f, self.j
+
+    def jacobian_diagonal(self, t: Array, y: Array) -> tuple[Array, Array]:
+        assert self.j is not None
+        return self.f, jnp.diagonal(self.j) if self.j.ndim == 2 else self.j
+
+
+def _blank(method: Method) -> Solve:
+    """A solve of the right shapes, to know how to take a packed one apart."""
+    d, n = method.structure.d, method.structure.n
+    zero, count = jnp.zeros(()), jnp.zeros((), int)
+    return Solve(
+        state=State(zero, zero, jnp.zeros((n, d)), jnp.zeros(method.structure.factor_shape)),
+        scale=jnp.zeros((d,) if method.diffusion.varies_by_component else ()),
+        control=ControlState(zero, zero, count, jnp.zeros((), bool)),
+        evidence=Evidence.empty(d, method.diffusion.multivariate),
+        counts=Counts(count, count),
+        status=count,
+        reference=zero,
+    )
+
+
+def _unpack(method: Method, packed: Array) -> Solve:
+    return ravel_pytree(_blank(method))[1](packed)
+
+
+class Request(NamedTuple):
+    """Where the next evaluation is wanted, and how the solve stands."""
+
+    packed: Array
+    """The whole solve as one vector: one array crosses the border per step, not twenty."""
+    numbers: Array
+    """``(accepted, status, t, y...)``."""
+
+
+class Pieces(NamedTuple):
+    """The compiled pieces of a solve from Python, on packed arguments."""
+
+    begin: Callable[..., Request]
+    """``(settings, t0, start)``."""
+    advance: Callable[..., Request]
+    """``(settings, packed, evaluation)``: ``f`` followed by ``J``, flat, or by ``f`` again."""
+    corrected: Callable[..., Array] | None
+    """``(settings, packed, f)`` to ``(accepted, y...)``: where a second evaluation is wanted."""
+    unpack_rows: Callable[[np.ndarray], Rows]
+    unpack_solve: Callable[[Array], Solve]
+
+
+@lru_cache(maxsize=256)
+def _pieces(method: Method, tree: Any, shapes: tuple[tuple[int, ...], ...]) -> Pieces:
+    """Compiled functions for a method and a kind of control.
+
+    Everything static is bound here, so that a call in the loop passes three arrays and nothing
+    else: what a call costs is the number of its arguments.
+    """
+    d = method.structure.d
+    blank = [np.zeros(shape) for shape in shapes]
+
+    def settings_of(settings: Array) -> tuple[Control, Array]:
+        *leaves, t1 = ravel_pytree([*blank, np.zeros(())])[1](settings)
+        return jax.tree.unflatten(tree, leaves), t1
+
+    def request(control: Control, solve: Solve, t1: Array, accepted: Any) -> Request:
+        t = control.next_time(solve.control, solve.state.t, t1)
+        coords = method.prior.coordinates(t - solve.state.t)
+        y = method.prior.predict_mean(solve.state.mean, coords)[0]
+        numbers = jnp.concatenate([jnp.stack([accepted, solve.status, t]).astype(float), y])
+        return Request(ravel_pytree(solve)[0], numbers)
+
+    @compiled()
+    def begin(settings: Array, t0: Array, start: Start) -> Request:
+        control, t1 = settings_of(settings)
+        given: Any = lambda *_: start  # noqa: E731
+        no_field: Any = None
+        solve = loop.begin(method, given, no_field, control, t0, t1, start.mean[0])
+        return request(control, solve, t1, False)
+
+    @compiled()
+    def advance(settings: Array, packed: Array, evaluation: Array) -> Request:
+        control, t1 = settings_of(settings)
+        j = evaluation[d:] if method.jacobian != "none" else None
+        if j is not None and j.size == d * d and d > 1:
+            j = j.reshape(d, d)
+        elif j is not None and method.jacobian == "full":
+            j = j.reshape(1, 1)
+        field: Any = _Given(evaluation[:d], j)
+        solve, accepted = loop.advance(
+            method, field, control, _unpack(method, packed), t1, lambda t, y: evaluation[d:]
+        )
+        return request(control, solve, t1, accepted)
+
+    @compiled()
+    def corrected(settings: Array, packed: Array, f: Array) -> Array:
+        control, t1 = settings_of(settings)
+        once, field = replace(method, evaluations=1), _Given(f, None)
+        given: Any = field
+        solve, accepted = loop.advance(once, given, control, _unpack(method, packed), t1)
+        return jnp.concatenate([accepted[None].astype(float), solve.state.mean[0]])
+
+    @compiled()
+    def unpack_rows(packed: Array) -> Rows:
+        return jax.vmap(lambda one: Rows.of(_unpack(method, one)))(packed)
+
+    @compiled()
+    def unpack_solve(packed: Array) -> Solve:
+        return _unpack(method, packed)
+
+    twice = method.evaluations == 2
+    return Pieces(begin, advance, corrected if twice else None, unpack_rows, unpack_solve)
+
+
+def pieces_for(method: Method, control: Control, t1: float) -> tuple[Pieces, Array]:
+    """Compiled pieces, and the settings they need."""
+    leaves, tree = jax.tree.flatten(control)
+    arrays = [np.asarray(leaf, float) for leaf in leaves]
+    settings = np.concatenate([a.reshape(-1) for a in [*arrays, np.asarray(t1, float)]])
+    return _pieces(method, tree, tuple(a.shape for a in arrays)), jnp.asarray(settings)
+
+
+@compiled(0)
+def _initial_step(order: int, control: Control, t0: Array, t1: Array, y0: Array) -> Array:
+    """One program: JAX would compile each of its operations for itself, which takes longer."""
+    no_field: Any = None
+    return control.initial_step(Outset(no_field, t0, t1, y0, order))
+
+
+def begin_on_host(
+    method: Method, field: HostField, control: Control, t0: float, t1: float, y0: np.ndarray
+) -> tuple[Start, Control, int]:
+    """First step and start by Runge-Kutta; returns the number of evaluations too."""
+    f0 = field.function(t0, y0)
+    evaluations = 1
+    if isinstance(control, PControl) and control.first_step is None:
+        size = _first_step(field.function, control, t0, t1, y0, f0, method.prior.order)
+        evaluations += 1
+        control = replace(control, first_step=np.asarray(size))
+    h = _initial_step(method.prior.order, control, t0, t1, y0)
+    start, more = _start(field.function, t0, t1 - t0, y0, f0, float(h), method.prior.order)
+    return start, control, evaluations + more
+
+
+def _first_step(
+    function: Callable[..., np.ndarray],
+    control: PControl,
+    t0: float,
+    t1: float,
+    y0: np.ndarray,
+    f0: np.ndarray,
+    q: int,
+) -> float:
+    """Hairer, Nørsett & Wanner, Section II.4."""
+    scale = np.asarray(control.atol) + np.asarray(control.rtol) * np.abs(y0)
+
+    @np.errstate(all="ignore")  # an infinite norm is judged below
+    def norm(x: np.ndarray) -> float:
+        return float(np.sqrt(np.mean((x / scale) ** 2)))
+
+    d0, d1 = norm(y0), norm(f0)
+    h0 = 1e-6 if d0 < 1e-5 or d1 < 1e-5 else 0.01 * d0 / d1
+    h0 = min(h0, abs(t1 - t0)) or 1e-6
+    sign = -1.0 if t1 < t0 else 1.0
+    near = t1 if h0 == abs(t1 - t0) else t0 + sign * h0
+    d2 = norm(function(near, y0 + sign * h0 * f0) - f0) / h0
+    largest = max(d1, d2)
+    h1 = max(1e-6, h0 * 1e-3) if largest <= 1e-15 else (0.01 / largest) ** (1.0 / (q + 1))
+    size = min(100 * h0, h1)
+    return size if np.isfinite(size) and size > 0 else 1e-6
+
+
+def _start(
+    function: Callable[..., np.ndarray],
+    t0: float,
+    span: float,
+    y0: np.ndarray,
+    f0: np.ndarray,
+    h: float,
+    q: int,
+) -> tuple[Start, int]:
+    """:class:`RungeKuttaStart` evaluated in Python, and the number of evaluations."""
+    nodes, substeps = RungeKuttaStart.steps(q), RungeKuttaStart.substeps
+    h = h * min(1.0, abs(span / (h * nodes)))
+    low, high = sorted((t0, t0 + span))
+
+    def inside(t: float, y: np.ndarray) -> np.ndarray:
+        return function(min(max(t, low), high), y)
+
+    def walk(h: float) -> tuple[np.ndarray, np.ndarray]:
+        values, slopes, step = [y0], [f0], h / substeps
+        for k in range(nodes):
+            y = values[-1]
+            for j in range(k * substeps, (k + 1) * substeps):
+                y = runge_kutta_4(inside, t0 + j * step, y, step)
+            values.append(y)
+            slopes.append(inside(t0 + (k + 1) * h, y))
+        return np.asarray(values), np.asarray(slopes)
+
+    for attempt in range(MOST_SHORTER + 1):
+        values, slopes = walk(h / 10.0**attempt)
+        if not explodes(np, slopes):
+            break
+    start = fit_derivatives(values, slopes, np.asarray(h / 10.0**attempt), q)
+    return start, (attempt + 1) * (RungeKuttaStart().evaluations(q) - 1)
+
+
+def steps_on_host(
+    method: Method, field: HostField, control: Control, t0: float, t1: float, y0: np.ndarray
+) -> tuple[Callable[[Monitor], tuple[Solve, Status, Kept]], int]:
+    """What solves and keeps every step, and the number of evaluations at the start."""
+    end = float(control.next_stop(jnp.asarray(t0), jnp.asarray(t1)))
+    start, control, evaluations = begin_on_host(method, field, control, t0, end, y0)
+    return partial(_solve_on_host, method, field, control, t0, t1, start), evaluations
+
+
+def _solve_on_host(
+    method: Method,
+    field: HostField,
+    control: Control,
+    t0: float,
+    t1: float,
+    start: Start,
+    monitor: Monitor,
+) -> tuple[Solve, Status, Kept]:
+    most, kernels = capacity(method), native.supports(method, control)
+    pieces, settings = pieces_for(method, control.without_stops() if kernels else control, t1)
+    if kernels:
+        first = pieces.unpack_solve(pieces.begin(settings, t0, start).packed)
+        fill_native = driver.python_steps(method, *field, control, t1, most, monitor.limits)
+        packed = driver.packed(method, first)
+        return in_jax.collect_native(monitor, packed, fill_native)
+    # The evaluation that a solve waits for, by the number of attempts it has made: a chunk may have
+    # to be filled again from where it began.
+    waiting = {0: pieces.begin(settings, t0, start)}
+
+    def fill(solve: Solve, attempts: int, wanted: int) -> tuple[Solve, Chunk]:
+        now = int(solve.counts.attempted)
+        for past in [attempted for attempted in waiting if attempted < now]:
+            del waiting[past]
+        request, kept = steps(pieces, settings, field, waiting[now], attempts, min(wanted, most))
+        packed = np.repeat(kept[-1][None], most + 1, axis=0)
+        packed[: len(kept)] = kept
+        following = pieces.unpack_solve(request.packed)
+        waiting[int(following.counts.attempted)] = request
+        return following, Chunk(pieces.unpack_rows(packed), jnp.asarray(len(kept) - 1))
+
+    first = pieces.unpack_solve(waiting[0].packed)
+    return in_jax.on_host(in_jax.collect_chunks(monitor, first, fill))
+
+
+def steps(
+    pieces: Pieces,
+    settings: Array,
+    field: HostField,
+    request: Request,
+    attempts: int,
+    wanted: int,
+) -> tuple[Request, list[np.ndarray]]:
+    """Steps from Python: evaluate where asked, hand the result over, until enough are accepted.
+
+    Returns the packed solves at the start and after every accepted step.
+    """
+    function, jacobian = field
+    advance = pieces.advance
+    kept = [np.asarray(request.packed)]
+    numbers = np.asarray(request.numbers)
+    while numbers[1] == Status.RUNNING and len(kept) <= wanted and attempts > 0:
+        t, y = float(numbers[2]), numbers[3:]
+        evaluation = f = function(t, y)
+        if jacobian is not None:
+            evaluation = np.concatenate([f, jacobian(t, y, f).reshape(-1)])
+        if pieces.corrected is not None:
+            corrected = np.asarray(pieces.corrected(settings, request.packed, f))
+            evaluation = np.concatenate([f, function(t, corrected[1:]) if corrected[0] else f])
+        request = advance(settings, request.packed, evaluation)
+        numbers = np.asarray(request.numbers)
+        if numbers[0]:
+            kept.append(np.asarray(request.packed))
+        attempts -= 1
+    return request, kept

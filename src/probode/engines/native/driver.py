@@ -1,0 +1,256 @@
+"""Driving the native kernels from compiled loops, or from Python with what only it can evaluate."""
+
+import ctypes
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from probode.base.compile import compiled, turn
+from probode.base.limits import Limits
+from probode.base.status import Status
+from probode.engines.native.layout import begin, layout_of, pack, settings
+from probode.engines.native.library import address, load
+from probode.engines.native.lists import lists_of
+from probode.engines.native.memory import take
+from probode.engines.native.tape import evaluate
+from probode.filter.control import Control
+from probode.filter.loop import Rows, Solve
+from probode.filter.smooth import Marginals
+from probode.filter.start import Initialization
+from probode.filter.step import Method
+from probode.model.gaussian import pack as triangle
+from probode.programs.field import Field
+
+CHUNK_SECONDS = 0.2
+"""How long a chunk of steps may take at most: the kernel looks at the clock itself."""
+
+
+class NativeChunk(NamedTuple):
+    """A chunk of steps in the memory of the kernels; ``rows`` are views of it."""
+
+    rows: Rows
+    steps: int
+    buffer: np.ndarray
+    settings: np.ndarray
+
+
+class Carry(NamedTuple):
+    """A solve between two chunks: as a vector (``None``: not begun), and as an object."""
+
+    vector: np.ndarray | None
+    solve: Any
+
+
+NOT_BEGUN = Carry(
+    None, SimpleNamespace(status=Status.RUNNING.value, counts=SimpleNamespace(attempted=0))
+)
+"""All that can be said of a solve before its first chunk."""
+
+Fill = Callable[[Carry, int, int], tuple[Carry, NativeChunk]]
+"""``(carry, attempts, wanted)`` to the solve after the chunk, and the chunk."""
+
+
+def traceable_steps(
+    method: Method,
+    initialization: Initialization,
+    field: Field,
+    control: Any,
+    t0: Any,
+    t1: Any,
+    y0: Any,
+    capacity: int,
+    limits: Limits,
+) -> Fill:
+    """Chunks of at most ``capacity`` steps with a traced vector field: listed, or compiled.
+
+    With ``capacity`` zero no step is kept: memory for the current state only.
+    """
+    # Stops are for the steps: the start knows the first of them as the end.
+    end, plain = control.next_stop(t0, t1), control.without_stops()
+    layout, inputs = layout_of(method), (field, plain, t0, end, y0)
+    lists = lists_of(method, initialization, field, plain, end)
+
+    def fill(carry: Carry, attempts: int, wanted: int) -> tuple[Carry, NativeChunk]:
+        keep = min(wanted, capacity) if capacity else wanted
+        last = int(carry.solve.counts.attempted) + attempts
+        seconds = limits.share(CHUNK_SECONDS)
+        given = settings(method, control, t1, capacity > 0, keep, last, seconds)
+        if lists is not None:
+            state, buffer = np.empty(layout.state), take((capacity + 1) * layout.row)
+            if carry.vector is not None:
+                state[:] = carry.vector
+            elif lists.start is not None:
+                lists.begin(t0, y0, state)
+            else:
+                state[:] = _begin(method, initialization, *inputs)
+            lists.run(given, state, buffer)
+            return _after(method, state, buffer, given)
+        begun = carry.vector is not None
+        vector = carry.vector if begun else np.zeros(layout.state)
+        with turn(alone=field.calls_libraries):
+            outcome = _steps(method, initialization, capacity, *inputs, given, begun, vector)
+            state, buffer = (np.asarray(x) for x in outcome)
+        return _after(method, state, buffer, given)
+
+    return fill
+
+
+def python_steps(
+    method: Method,
+    function: Callable[[float, np.ndarray], np.ndarray],
+    jacobian: Callable[[float, np.ndarray, np.ndarray], np.ndarray] | None,
+    control: Any,
+    t1: float,
+    capacity: int,
+    limits: Limits,
+) -> Fill:
+    """Chunks of steps with a vector field that only Python can evaluate."""
+    library, layout = load(), layout_of(method)
+    assert library is not None
+    f = np.empty(layout.d)
+    matrix = np.empty((layout.d, layout.d) if method.jacobian == "full" else layout.d)
+
+    def fill(carry: Carry, attempts: int, wanted: int) -> tuple[Carry, NativeChunk]:
+        assert carry.vector is not None
+        vector, buffer = carry.vector.copy(), take((capacity + 1) * layout.row)
+        last = int(carry.solve.counts.attempted) + attempts
+        seconds = limits.share(CHUNK_SECONDS)
+        given = settings(method, control, t1, True, min(wanted, capacity), last, seconds)
+        open_chunk, advance = library.probode_open, library.probode_advance
+        memory = [address(x) for x in (given, vector, buffer, f, matrix)]
+        y = vector[1 : 1 + layout.d]
+        go = open_chunk(*memory[:3])
+        while go:
+            t = float(vector[0])
+            f[:] = slope = function(t, y)
+            if jacobian is not None:
+                value = jacobian(t, y, slope)
+                matrix[...] = np.diagonal(value) if value.ndim > matrix.ndim else value
+            go = advance(*memory)
+        return _after(method, vector, buffer, given)
+
+    return fill
+
+
+def _after(
+    method: Method, vector: np.ndarray, buffer: np.ndarray, given: np.ndarray
+) -> tuple[Carry, NativeChunk]:
+    layout = layout_of(method)
+    steps = layout.steps(vector)
+    chunk = NativeChunk(layout.rows(buffer, steps), steps, buffer, given)
+    return Carry(vector, layout.solve(vector)), chunk
+
+
+def packed(method: Method, solve: Solve) -> Carry:
+    """A solve that was begun elsewhere."""
+    vector = np.array(_pack(method, solve))
+    return Carry(vector, layout_of(method).solve(vector))
+
+
+def revived(method: Method, carry: Carry) -> Carry:
+    """A solve that has stopped, set to go on with steps as long as the last one."""
+    assert carry.vector is not None
+    layout, vector = layout_of(method), carry.vector.copy()
+    layout.revive(vector)
+    return Carry(vector, layout.solve(vector))
+
+
+def join_chunks(method: Method, chunks: list[NativeChunk]) -> Rows:
+    """All rows in one piece of memory; row 0 of a chunk repeats the last of the one before.
+
+    Chunks are taken out of the list one by one: what was copied need not be held any longer.
+    """
+    layout, count = layout_of(method), sum(chunk.steps for chunk in chunks)
+    used = (count + 1) * layout.row
+    if len(chunks) == 1 and 2 * used > chunks[0].buffer.size:
+        return chunks.pop().rows
+    out, at = take(used), layout.row
+    out[:at] = chunks[0].buffer[:at]
+    while chunks:
+        chunk = chunks.pop(0)
+        end = at + chunk.steps * layout.row
+        out[at:end] = chunk.buffer[layout.row : (chunk.steps + 1) * layout.row]
+        at = end
+    return layout.rows(out, count)
+
+
+def smooth_rows(
+    method: Method, given: np.ndarray, rows: Rows, last: Marginals, limits: Limits
+) -> Marginals | None:
+    """Smooth joined rows, given the last one smoothed; into one piece of memory.
+
+    With a time limit in pieces, between which the clock is looked at; ``None``: not in time.
+    """
+    library, layout = load(), layout_of(method)
+    assert library is not None
+    end = len(rows.t) - 1
+    out = take((end + 1) * layout.marginal).reshape(end + 1, layout.marginal)
+    out[end] = np.concatenate([np.ravel(last.mean), np.ravel(triangle(np.asarray(last.factor)))])
+    table = layout.table(rows)
+    piece = end if limits.left == np.inf else 1
+    while end > 0:
+        if limits.expired():
+            return None
+        count, before = min(piece, end), limits.elapsed
+        end -= count
+        library.probode_smooth(
+            address(given), address(table[end:]), ctypes.c_long(count), address(out[end:])
+        )
+        took = max(limits.elapsed - before, 1e-6)
+        piece = int(count * max(1.0, min(32.0, limits.share(CHUNK_SECONDS) / took)))
+    return layout.marginals(out)
+
+
+_pack = compiled(0)(pack)
+_begin = compiled(0, 1)(begin)
+
+
+@compiled(0, 1, 2, alone=False)
+def _steps(
+    method: Method,
+    initialization: Initialization,
+    capacity: int,
+    field: Field,
+    control: Control,
+    t0: Array,
+    t1: Array,
+    y0: Array,
+    given: Array,
+    begun: Array,
+    state: Array,
+) -> tuple[Array, Array]:
+    """A chunk of steps, the first of which begins the solve: one program for all chunks."""
+
+    def first() -> Array:
+        return begin(method, initialization, field, control, t0, t1, y0)
+
+    state = jax.lax.cond(begun, lambda: state, first)
+    return step_until_stopped(method, capacity, field, given, state)
+
+
+def step_until_stopped(
+    method: Method, capacity: int, field: Field, given: Array, state: Array
+) -> tuple[Array, Array]:
+    """Evaluate and step until the kernel says stop. Returns the state and the rows, as vectors."""
+    layout = layout_of(method)
+    memory = (
+        jax.ShapeDtypeStruct((layout.state,), jnp.float64),
+        jax.ShapeDtypeStruct(((capacity + 1) * layout.row,), jnp.float64),
+    )
+    # Aliases: the state and the rows are changed where they are.
+    out = (*memory, jax.ShapeDtypeStruct((), jnp.bool_))
+    open_chunk = jax.ffi.ffi_call("probode_xla_open", out, input_output_aliases={1: 0})
+    advance = jax.ffi.ffi_call("probode_xla_advance", out, input_output_aliases={1: 0, 2: 1})
+
+    def body(carry: Any) -> Any:
+        state, rows, _ = carry
+        f, jacobian = evaluate(method.jacobian, field, state[0], state[1 : 1 + layout.d])
+        return advance(given, state, rows, f, jacobian)
+
+    state, rows, _ = jax.lax.while_loop(lambda carry: carry[2], body, open_chunk(given, state))
+    return state, rows

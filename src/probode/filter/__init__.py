@@ -1,0 +1,1 @@
+"""The algorithm, in JAX: start, steps and their control, smoothing. The reference for engines."""

@@ -1,0 +1,282 @@
+"""The loop: accept or reject, count, stop. No probability in it.
+
+Three drivers share one iteration, :func:`advance`:
+
+- :func:`fill_chunk` runs until a buffer of accepted steps is full and returns to Python, which
+  collects it and calls again: no number of steps to guess, memory follows the steps taken;
+- :func:`run_grid` scans over a grid of known length, inside a trace;
+- :mod:`probode.filter.saving` keeps the solution at given times only.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from probode.base.record import record
+from probode.base.status import Status
+from probode.filter.control import Control, ControlState, Tried
+from probode.filter.first_step import Known, Outset, highest_known, part_of_settled
+from probode.filter.start import Initialization, Start, TaylorStart
+from probode.filter.step import Method, Slope, State, attempt, update
+from probode.model.diffusion import Evidence
+from probode.model.gaussian import norm
+from probode.programs.field import Field
+
+
+class Counts(NamedTuple):
+    """How often things happened."""
+
+    attempted: Array
+    accepted: Array
+
+
+@record
+class Solve:
+    """A solve in progress."""
+
+    state: State
+    scale: Array
+    """``s`` of the step that led here."""
+    control: ControlState
+    evidence: Evidence
+    counts: Counts
+    status: Array
+    reference: Array
+    """Length of the first step: the unit of a fixed diffusion."""
+
+
+def begin(
+    method: Method,
+    initialization: Initialization,
+    field: Field,
+    control: Control,
+    t0: Array,
+    t1: Array,
+    y0: Array,
+) -> Solve:
+    """State of a solve before its first step."""
+    d, q = y0.shape[0], method.prior.order
+    structure, diffusion = method.structure, method.diffusion
+    known, t1 = None, control.next_stop(t0, t1)
+    if isinstance(initialization, TaylorStart):
+        # It needs no step, and one derivative more says how long the first may be.
+        beyond = initialization(field, t0, t1, y0, t1 - t0, highest_known(q)).mean
+        known = Known(beyond, q, part_of_settled(q, diffusion.fixed))
+    h = control.initial_step(Outset(field, t0, t1, y0, q, known))
+    # An interval of length zero needs no step, but coordinates all the same.
+    unit = jnp.where(h == 0.0, 1.0, h)
+    if known is None:
+        start = initialization(field, t0, t1, y0, unit, q)
+    else:
+        start = Start(known.derivatives[: q + 1], None)
+    finite = jnp.all(jnp.isfinite(start.mean))
+    # The initial value is known, whatever its derivatives are.
+    mean = jnp.where(jnp.isfinite(start.mean), start.mean, 0.0)
+    factor = jnp.zeros(structure.factor_shape)
+    if start.std is not None:
+        factor = structure.diagonal_factor(_start_std(method, start, unit))
+        finite = finite & jnp.all(jnp.isfinite(factor))
+        factor = jnp.where(jnp.isfinite(factor), factor, 0.0)
+    status = jnp.where(
+        finite,
+        jnp.where(t0 == t1, Status.SUCCESS.value, Status.RUNNING.value),
+        Status.START_NOT_FINITE.value,
+    )
+    zero = jnp.zeros((), int)
+    return Solve(
+        state=State(t0, unit, mean, factor),
+        scale=jnp.zeros((d,) if diffusion.varies_by_component else ()),
+        control=control.begin(h),
+        evidence=Evidence.empty(d, diffusion.multivariate),
+        counts=Counts(zero, zero),
+        status=status,
+        reference=unit,
+    )
+
+
+def start_evaluations(initialization: Initialization, control: Control, order: int) -> int:
+    """Evaluations of ``f`` that :func:`begin` makes (a derivative counts as one)."""
+    exact = isinstance(initialization, TaylorStart)
+    return initialization.evaluations(order) + control.start_evaluations(order, exact)
+
+
+def _start_std(method: Method, start: Start, h: Array) -> Array:
+    """Standard deviations of the start, in the coordinates and the units that the filter runs in.
+
+    A fixed diffusion is estimated at the end and rescales *all* covariances, that of the start
+    included: ``Σ_0 = σ² Σ_0'``. Where the start is given in absolute terms, ``Σ_0'`` is scaled such
+    that the start knows the highest derivative as well as one step of the prior predicts it.
+    """
+    assert start.std is not None
+    relative = start.std / jnp.abs(method.prior.coordinates(h))[:, None]
+    if not method.diffusion.fixed:
+        return relative
+    top = norm(relative[-1]) / np.sqrt(relative.shape[-1])
+    top = jnp.where(top > 0.0, top, 1.0)
+    return relative / jnp.where(start.absolute, top, method.prior.unit_noise(h))
+
+
+def advance(
+    method: Method,
+    field: Field,
+    control: Control,
+    solve: Solve,
+    t1: Array,
+    again: Slope | None = None,
+) -> tuple[Solve, Array]:
+    """Attempt one step; return the solve after it and whether it was accepted.
+
+    A rejected step pays for the residual and the error estimate only. ``again`` is for a second
+    evaluation in the step, if the method asks for one (by default ``field``).
+    """
+    state = solve.state
+    t_next = control.next_time(solve.control, state.t, t1)
+    step = attempt(method, field, state, t_next, solve.reference, solve.evidence, solve.scale)
+    tried = Tried(state.t, t_next, state.mean[0], step.mean[0], step.error)
+    verdict = control.judge(solve.control, tried, method.prior.order)
+
+    def accept() -> tuple[State, Array, Evidence]:
+        following, innovation = update(method, state, step, again or field)
+        return following, step.scale, solve.evidence.add(innovation)
+
+    def reject() -> tuple[State, Array, Evidence]:
+        return state, solve.scale, solve.evidence
+
+    following, scale, evidence = jax.lax.cond(verdict.accepted, accept, reject)
+    counts = Counts(solve.counts.attempted + 1, solve.counts.accepted + verdict.accepted)
+    resolved = jnp.all(jnp.isfinite(step.error)) | (t_next == state.t)
+    status = jnp.where(
+        verdict.failed,
+        jnp.where(resolved, Status.STEP_TOO_SMALL.value, Status.NOT_FINITE.value),
+        jnp.where(verdict.accepted & (t_next == t1), Status.SUCCESS.value, Status.RUNNING.value),
+    )
+    after = Solve(following, scale, verdict.state, evidence, counts, status, solve.reference)
+    return after, verdict.accepted
+
+
+def running(solve: Solve) -> Array:
+    """Whether there is anything left to do."""
+    return solve.status == Status.RUNNING.value
+
+
+@record
+class Rows:
+    """Filtering states in the order of time, stacked: row ``i`` is where step ``i`` ended.
+
+    The first row is where the first step began. ``scale`` is the ``s`` of the step that ended
+    there.
+    """
+
+    t: Array
+    h: Array
+    scale: Array
+    mean: Array
+    factor: Array
+
+    @staticmethod
+    def of(solve: Solve) -> "Rows":
+        """One row (without the leading axis)."""
+        state = solve.state
+        return Rows(state.t, state.h, solve.scale, state.mean, state.factor)
+
+    def at(self, i: Any) -> State:
+        """The state in row ``i``."""
+        return State(self.t[i], self.h[i], self.mean[i], self.factor[i])
+
+
+class Chunk(NamedTuple):
+    """A buffer of ``steps`` steps, in rows ``0..steps`` (row 0: where they began)."""
+
+    rows: Rows
+    steps: Array
+
+
+def fill_chunk(
+    method: Method,
+    capacity: int,
+    field: Field,
+    control: Control,
+    solve: Solve,
+    t1: Array,
+    attempts: Array,
+    wanted: Array,
+) -> tuple[Solve, Chunk]:
+    """Take steps until ``wanted`` are accepted, ``attempts`` are made, or the solve ends.
+
+    ``capacity`` is the size of the buffer, part of the program; ``wanted`` is at most that.
+    """
+    first = Rows.of(solve)
+    buffer = jax.tree.map(
+        lambda x: jnp.zeros((capacity + 1, *x.shape), x.dtype).at[0].set(x), first
+    )
+    last = solve.counts.attempted + attempts
+
+    def proceed(carry: tuple[Solve, Rows, Array]) -> Array:
+        solve, _, count = carry
+        return running(solve) & (count < wanted) & (solve.counts.attempted < last)
+
+    def body(carry: tuple[Solve, Rows, Array]) -> tuple[Solve, Rows, Array]:
+        solve, rows, count = carry
+        solve, accepted = advance(method, field, control, solve, t1)
+        # Written whether accepted or not: what was rejected is overwritten by the next attempt.
+        rows = jax.tree.map(lambda buffer, x: buffer.at[count + 1].set(x), rows, Rows.of(solve))
+        return solve, rows, count + accepted
+
+    solve, rows, count = jax.lax.while_loop(proceed, body, (solve, buffer, jnp.zeros((), int)))
+    return solve, Chunk(rows, count)
+
+
+def run_grid(
+    method: Method, steps: int, field: Field, control: Control, solve: Solve, t1: Array
+) -> tuple[Solve, Rows]:
+    """Take exactly ``steps`` steps; after a failure the last good state is repeated."""
+
+    def body(solve: Solve, _: None) -> tuple[Solve, Rows]:
+        following, _accepted = advance(method, field, control, solve, t1)
+        active = running(solve)
+        solve = jax.tree.map(lambda new, old: jnp.where(active, new, old), following, solve)
+        return solve, Rows.of(solve)
+
+    first = Rows.of(solve)
+    solve, rest = jax.lax.scan(body, solve, None, length=steps)
+    rows = jax.tree.map(lambda x, xs: jnp.concatenate([x[None], xs]), first, rest)
+    return solve, rows
+
+
+def while_loop(
+    condition: Callable[[Any], Array],
+    body: Callable[[Any], Any],
+    carry: Any,
+    max_steps: int | None,
+) -> Any:
+    """``lax.while_loop``; with a bound on the iterations it can be differentiated in reverse.
+
+    The bounded form nests scans of 16 iterations and skips those that have nothing left to do.
+    """
+    if max_steps is None:
+        return jax.lax.while_loop(condition, body, carry)
+
+    def maybe(step: Callable[[Any], Any], carry: Any) -> Any:
+        return jax.lax.cond(condition(carry), step, lambda carry: carry, carry)
+
+    def nest(levels: int) -> Callable[[Any], Any]:
+        if levels == 0:
+            return body
+        inner = nest(levels - 1)
+
+        def scan(carry: Any) -> Any:
+            def once(carry: Any, _: None) -> tuple[Any, None]:
+                return maybe(inner, carry), None
+
+            return jax.lax.scan(jax.checkpoint(once), carry, None, length=16)[0]
+
+        return scan
+
+    levels = 1
+    while 16**levels < max_steps:
+        levels += 1
+    return maybe(nest(levels), carry)

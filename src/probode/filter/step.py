@@ -1,0 +1,183 @@
+"""One step of the filter: predict, calibrate, estimate the error, update."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from probode.base.record import record
+from probode.model import gaussian
+from probode.model.diffusion import Diffusion, Evidence, Innovation
+from probode.model.linearize import Residual, VectorField, local_noise, residual
+from probode.model.prior import IWP
+from probode.model.structure import Structure
+
+UNRESOLVED = 1e-10
+"""A step's noise below this part of what it is added to gives its observation no weight."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """Everything static about a solver on a problem of dimension ``d``."""
+
+    prior: IWP
+    structure: Structure
+    jacobian: str
+    """What the linearisation uses: "none", "diagonal" or "full"."""
+    diffusion: Diffusion
+    evaluations: int = 1
+    """Evaluations of ``f`` in an accepted step: with two, the mean is corrected with the second."""
+
+    def f_evaluations(self, attempted: Any, accepted: Any) -> Any:
+        """Evaluations of ``f`` in so many steps."""
+        return attempted + (self.evaluations - 1) * accepted
+
+
+@record
+class State:
+    """A Gaussian over the state at time ``t``.
+
+    The mean is in plain units, the right factor of the covariance in the coordinates ``T(h)`` of
+    the step that led here: ``Cov(x) = T(h) RᵀR T(h)``.
+    """
+
+    t: Array
+    h: Array
+    mean: Float[Array, "n d"]
+    factor: Array
+
+
+class Attempt(NamedTuple):
+    """A step up to the point where it is accepted or rejected: no covariance moved yet."""
+
+    t: Array
+    h: Array
+    mean: Float[Array, "n d"]
+    """Predicted mean."""
+    residual: Residual
+    scale: Array
+    """``s`` of the step: standard deviation of its process noise, in units of y'."""
+    error: Float[Array, " d"]
+    """Estimate of the local error."""
+
+
+def moved_factor(method: Method, state: State, h: Array) -> Array:
+    """``R Ãᵀ`` in the coordinates of a step of length ``h``: prediction without its noise."""
+    change = method.prior.powers(state.h / h)
+    return method.structure.transit(state.factor, method.prior.transition * change)
+
+
+def predicted_factor(method: Method, state: State, h: Array, scale: Array) -> Array:
+    """Rows of a factor of the predicted covariance: ``R Ãᵀ`` over ``s R_Q``."""
+    moved = moved_factor(method, state, h)
+    noise = method.structure.noise(method.prior.noise_factor, scale)
+    return jnp.concatenate([moved, noise], axis=-2)
+
+
+class Slope(Protocol):
+    """``f(t, y)``."""
+
+    def __call__(self, t: Array, y: Float[Array, " d"]) -> Float[Array, " d"]:
+        """Evaluate."""
+        ...
+
+
+def attempt(
+    method: Method,
+    field: VectorField,
+    state: State,
+    t_next: Array,
+    reference: Array,
+    evidence: Evidence,
+    before: Array,
+) -> Attempt:
+    """Predict the mean, evaluate, calibrate and estimate the local error of a step.
+
+    1. ``m⁻ = A m``,  ``z = E1 m⁻ - f(t+h, E0 m⁻)``,  ``H = E1 - J E0``
+    2. ``s`` from the diffusion model, in units where ``T_1 = 1``
+    3. ``error = |h| s sqrt(diag(H Q̃ Hᵀ))``
+
+    ``reference`` is the step length whose unit a fixed diffusion is measured in, ``before`` the
+    ``s`` of the step that led to ``state``.
+    """
+    h = t_next - state.t
+    coords = method.prior.coordinates(h)
+    mean = method.prior.predict_mean(state.mean, coords)
+    observation = residual(field, t_next, mean, method.jacobian)
+
+    local = local_noise(method.prior, coords, observation)
+    local_scale = method.diffusion.local_scale(local)
+    unit = method.prior.noise_scale(h / reference) if method.diffusion.fixed else jnp.ones(())
+    if method.diffusion.remembers:
+        before = before * method.prior.noise_scale(h / state.h)
+    scale = method.diffusion.step_scale(local_scale, unit, before)
+
+    proposal = Attempt(t_next, h, mean, observation, scale, mean[0])
+    innovation = None
+    if method.diffusion.needs_innovation:
+        innovation = update(method, state, proposal, None)[1]
+    error_scale = method.diffusion.error_scale(local_scale, unit, evidence, innovation)
+    return proposal._replace(error=jnp.abs(h) * error_scale * local.std)
+
+
+def update(
+    method: Method, state: State, step: Attempt, again: Slope | None
+) -> tuple[State, Innovation]:
+    """Condition the prediction on ``z = 0``: all the covariance work of a step, in one QR.
+
+    A method with two evaluations has the second from ``again``, where the first has corrected y.
+    With ``J = 0`` that is an iteration of the (iterated) filter: ``m = m⁻ - K (E1 m⁻ - f(t, y))``.
+    Everything else follows from the first. If the second is not finite, the first stands.
+    """
+    structure, z = method.structure, step.residual.z
+    coords = method.prior.coordinates(step.h)
+    factor = predicted_factor(method, state, step.h, step.scale)
+    observed = structure.observe(factor, coords[0], step.residual.jacobian)
+
+    # Exact data make innovations singular: a constant f has no residual, hence no diffusion.
+    blank = jnp.all(observed == 0.0, axis=-2)
+    noise = None
+    if not method.diffusion.fixed:
+        noise = structure.cut_noise(step.residual.rounding)
+        noise = jnp.where(blank & (noise == 0.0), 1.0, noise)
+        noise = jnp.maximum(noise, _hidden_noise(observed, method.structure.factor_shape[-1]))
+
+    result = gaussian.condition(factor, observed, structure.cut_residual(z), noise)
+    mean = step.mean - coords[:, None] * structure.join(result.correction)
+    if method.evaluations == 2 and again is not None:
+        second = step.mean[1] - again(step.t, mean[0])
+        correction = structure.join(result.correct(structure.cut_residual(second)))
+        iterated = step.mean - coords[:, None] * correction
+        mean = jnp.where(jnp.all(jnp.isfinite(second)), iterated, mean)
+
+    # The observation is exact: after the update R Hᵀ = 0. What rounding leaves there would be
+    # taken for information by a later step whose own noise is as small.
+    posterior = structure.pin(result.factor, coords[0], step.residual.jacobian)
+
+    pivots = jnp.where(blank, 1.0, jnp.abs(result.pivots)).reshape(-1)
+    innovation = Innovation(
+        whitened=structure.join_residual(jnp.where(blank[..., None], 0.0, result.whitened)),
+        log_det=jnp.broadcast_to(2.0 * jnp.log(pivots), z.shape),
+        observed=jnp.broadcast_to(1.0 - blank.reshape(-1), z.shape),
+    )
+    return State(step.t, step.h, mean, posterior), innovation
+
+
+def _hidden_noise(observed: Array, n: int) -> Array:
+    """An observation noise for steps whose own noise (the last ``n`` rows) is lost in rounding.
+
+    Without noise an observation of what is known already says nothing new. But where it depends on
+    y by rounding only, ``P Hᵀ S⁻¹`` would be a quotient of roundings, and wipe out the covariance.
+    """
+    known, own = gaussian.std_of(observed[..., :-n, :]), gaussian.std_of(observed[..., -n:, :])
+    return jax.lax.stop_gradient(jnp.where(own < UNRESOLVED * known, UNRESOLVED * known, 0.0))
+
+
+def extrapolate(method: Method, state: State, h: Array, scale: Array) -> State:
+    """Predict over a time ``h`` with process noise ``scale``, without any observation."""
+    coords = method.prior.coordinates(h)
+    mean = method.prior.predict_mean(state.mean, coords)
+    factor = gaussian.triangularize(predicted_factor(method, state, h, scale))
+    return State(state.t + h, h, mean, factor)

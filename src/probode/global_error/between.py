@@ -1,0 +1,192 @@
+"""Looking between the steps: whether f does something there that the steps did not see.
+
+A pulse that is over before the next step ends leaves no trace in the solution. So ``f`` is asked at
+more times than the solver did: one in each of many cells of equal length, at golden-ratio places
+that no period can hide from. There the interpolant ``P`` of the posterior mean (see
+:mod:`probode.global_error.interpolant`) should satisfy the equation, up to the defect that goes
+with its error. A residual ``r = P' - f(t, P)`` over a gap ``w`` between looks would have moved the
+solution by about::
+
+    |r| w / (1 + w ρ),        ρ = |f(t, P + ε r) - f(t, P)| / (ε |r|)
+
+where ``ρ`` stands for the rate at which a stiff equation forgets. Where that is far above what the
+tolerance and the error bars allow, the steps have missed something.
+
+Functions that do not depend on ``t`` are left alone: nothing happens to them but what happens in
+the solution.
+"""
+
+import ctypes
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Array
+
+from probode.base.compile import compiled
+from probode.engines.native import library
+from probode.engines.native.tape import tape_of
+from probode.global_error import interpolant
+from probode.global_error.host import HostProblem
+from probode.programs.field import Field
+from probode.programs.program import timing
+
+_CELLS = 1024
+"""Looks at a function that compiles."""
+_FEWEST_ON_HOST, _PART_ON_HOST = 48, 0.15
+"""Looks at a Python function: at least so many, or this part of the evaluations of the solve."""
+_GOLDEN = 0.6180339887498949
+_ALLOWED_TOLERANCES, _ALLOWED_ERRORS = 30.0, 10.0
+_DIFFERENCE = 1e-6
+
+
+class Look(NamedTuple):
+    """What was looked at between the steps, and what was seen."""
+
+    probes: int
+    """Evaluations of ``f`` for it; zero where ``f`` does not depend on ``t``."""
+    gap: float
+    """Longest time between two looks: what is shorter may not have been seen."""
+    excess: float
+    """The largest effect of a residual, in units of what is allowed."""
+    suspects: np.ndarray
+    """Times of looks ``(M, 3)`` around each that saw more than allowed: before, there, after."""
+
+    @property
+    def numbers(self) -> tuple[float, float, float, float]:
+        """Probes, gap, excess, and the first time at which something was seen."""
+        first = float(self.suspects[0, 1]) if self.seen else 0.0
+        return float(self.probes), self.gap, self.excess, first
+
+    @property
+    def seen(self) -> bool:
+        """Whether something was seen that the steps did not see."""
+        return len(self.suspects) > 0
+
+
+NOTHING_TO_LOOK_FOR = Look(0, 0.0, 0.0, np.zeros((0, 3)))
+
+
+class Nodes(NamedTuple):
+    """A solution at the steps of its solve: times, means ``(N, q+1, d)``, errors ``(N, d)``."""
+
+    t: np.ndarray
+    means: np.ndarray
+    error: np.ndarray
+    """Sizes, as estimated; where the estimate was lost nothing is allowed for it."""
+    tolerance: np.ndarray
+    """``atol + rtol |y|``; zero without a control."""
+
+
+def may_depend_on_time(problem: Field | HostProblem) -> bool:
+    """Whether there may be anything to look for: of a Python function nobody knows."""
+    return not isinstance(problem, Field) or timing(problem.program).depends
+
+
+def look_between(
+    problem: Field | HostProblem, k: int, nodes: Nodes, extra: np.ndarray, evaluations: int
+) -> Look:
+    """Look at ``f`` along the interpolant with contact ``k``, also at the times ``extra``.
+
+    ``evaluations`` is what the solve has cost: a Python function is not asked much more often.
+    """
+    cells = _CELLS
+    if isinstance(problem, HostProblem):
+        cells = min(_CELLS, max(_FEWEST_ON_HOST, int(_PART_ON_HOST * evaluations)))
+        extra = extra[:cells]
+    direction = 1.0 if nodes.t[-1] >= nodes.t[0] else -1.0
+    times, i = _places(direction * nodes.t, direction * extra, cells)
+    times = direction * times
+    h = nodes.t[i + 1] - nodes.t[i]
+    tau = (times - nodes.t[i]) / h
+    w = interpolant.data(np, k, nodes.means[i], nodes.means[i + 1], h)
+    value = nodes.means[i, 0] + np.einsum("nw,nwd->nd", interpolant.value_rows(np, k, tau), w)
+    slope = np.einsum("nw,nwd->nd", interpolant.slope_rows(np, k, tau), w) / h[:, None]
+    f = _evaluator(problem)
+    with np.errstate(all="ignore"):
+        residual = slope - f(times, value)
+    residual = np.where(np.isfinite(residual), residual, 0.0)  # a step there would be rejected
+
+    every = np.sort(np.concatenate([direction * nodes.t, direction * times]))
+    at = np.searchsorted(every, direction * times)
+    before, after = every[np.maximum(at - 1, 0)], every[np.minimum(at + 1, len(every) - 1)]
+    gap = 0.5 * (after - before)
+    allowed = _ALLOWED_TOLERANCES * np.maximum(nodes.tolerance[i], nodes.tolerance[i + 1])
+    allowed += _ALLOWED_ERRORS * np.nan_to_num(np.maximum(nodes.error[i], nodes.error[i + 1]))
+    allowed = np.maximum(allowed, 1e3 * np.finfo(float).eps * np.abs(value) + 1e-300)
+
+    def worst(rate: Any) -> np.ndarray:
+        effect = np.abs(residual) * (gap / (1.0 + gap * rate))[:, None]
+        largest: np.ndarray = np.max(effect / allowed, axis=1)
+        return largest
+
+    excess = worst(0.0)
+    found = np.nonzero(~(excess <= 1.0))[0]
+    if len(found):
+        size = np.linalg.norm(residual[found], axis=1)
+        length = _DIFFERENCE * (1.0 + np.linalg.norm(value[found], axis=1)) / size
+        moved = f(times[found], value[found] + length[:, None] * residual[found])
+        change = moved - (slope - residual)[found]
+        rate = np.zeros(len(times))
+        rate[found] = np.linalg.norm(change, axis=1) / (length * size)
+        excess = worst(rate)
+        found = np.nonzero(excess > 1.0)[0]
+    suspects = direction * np.stack([before[found], direction * times[found], after[found]], axis=1)
+    longest = float(np.max(np.diff(every), initial=0.0))
+    return Look(len(times), longest, float(np.max(excess, initial=0.0)), suspects)
+
+
+def _places(t: np.ndarray, extra: np.ndarray, cells: int) -> tuple[np.ndarray, np.ndarray]:
+    """Times to look at, in order, none of them a node; and the step that each falls into."""
+    width = (t[-1] - t[0]) / cells
+    number = np.arange(cells)
+    times = t[0] + (number + (_GOLDEN * (number + 1)) % 1.0) * width
+    times = np.unique(np.concatenate([times, extra]))
+    times = times[(times > t[0]) & (times < t[-1])]
+    i = np.clip(np.searchsorted(t, times, side="right") - 1, 0, len(t) - 2)
+    inside = (times > t[i]) & (times < t[i + 1])
+    return times[inside], i[inside]
+
+
+Evaluator = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+def _evaluator(problem: Field | HostProblem) -> Evaluator:
+    """``f`` at several times and states."""
+    if isinstance(problem, HostProblem):
+        return lambda t, y: problem.at_stages(t, y) if len(t) else np.zeros_like(y)
+    tape = tape_of("none", problem) if library.available() else None
+    if tape is None:
+        return lambda t, y: _in_jax(problem, t, y)
+    loaded: Any = library.load()
+    numbers, d = np.asarray(tape.numbers(problem)), problem.d
+
+    def evaluate(t: np.ndarray, y: np.ndarray) -> np.ndarray:
+        at, out = np.concatenate([t[:, None], y], axis=1), np.empty((len(t), d))
+        counts = ctypes.c_int(d), ctypes.c_long(len(t)), ctypes.c_long(d)
+        loaded.probode_evaluate_all(
+            *tape.given(numbers), *counts, library.address(at), library.address(out)
+        )
+        return out
+
+    return evaluate
+
+
+def _in_jax(field: Field, t: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Filled up to one size, for which the program is compiled once."""
+    room = -len(t) % _CELLS
+    if len(t) == 0:
+        return np.zeros_like(y)
+    times = np.concatenate([t, np.repeat(t[-1:], room)])
+    states = np.concatenate([y, np.repeat(y[-1:], room, axis=0)])
+    parts = [
+        np.asarray(_values(field, times[i : i + _CELLS], states[i : i + _CELLS]))
+        for i in range(0, len(times), _CELLS)
+    ]
+    return np.concatenate(parts)[: len(t)]
+
+
+@compiled()
+def _values(field: Field, t: Array, y: Array) -> Array:
+    return jax.vmap(field)(t, y)

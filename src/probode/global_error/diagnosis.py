@@ -1,0 +1,200 @@
+"""When not to trust an error estimate, and how to say so.
+
+Three numbers are taken from a transport; each has a limit above which it is a warning:
+
+- ``convergence``: what the iteration left unsettled in the steps, beside the largest error, and
+  beside what is harmless. Each step re-evaluates the vector field on the solution with the
+  estimated error taken off; where that asks for a correction as large as the estimate, the error is
+  no small perturbation: it has moved a layer by more than its width, or follows a chaotic
+  attractor.
+- ``rounding``: what the rounding of the values themselves adds up to, beside the error.
+- ``size``: the error beside the range of the solution.
+
+With ``first`` and ``second`` the first estimate of a step and its correction, the correction after
+that would be about ``second²/first``. Sums run over the steps::
+
+    convergence = max_i sqrt(sum (second_i²/first_i)²) / (harmless max |e_i|)
+    rounding    = max_i ε sqrt(N) rms(y_i) / rms(e_i)
+    size        = max_i max |e_i| / (max y_i - min y_i)
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Array
+
+from probode.global_error.scales import by_component
+from probode.global_error.transport import Transported
+from probode.model.gaussian import norm
+
+SIGNS = ("convergence", "rounding", "size")
+LIMITS = {"convergence": 1.0, "rounding": 30.0, "size": 0.5}
+"""Rounding of the values belongs to the error, and is estimated with it. Only where the error is
+far below what it adds up to (a stiff equation that forgets it at once) nothing is left to estimate.
+"""
+_WORDS = {
+    "convergence": "the error iteration does not converge: the error is no small perturbation",
+    "rounding": "the error is near rounding level, where no estimate is exact",
+    "size": "the error is as large as the solution's own variation",
+    "lost": "the estimate was lost on the way (not finite): from there on the bands are as wide as "
+    "the solution varies",
+    "between": "between the steps f does something that the steps did not see",
+    "long": "so many steps are too long a way for the fast estimate: use calibration='defect'",
+    "unchecked": "no step was taken: there is nothing that could have been checked",
+    "unfinished": "there was no time to carry the estimate to the end: from there on the bands are "
+    "as wide as the solution varies",
+}
+FAST = "defect-fast"
+_FAST_STEPS = 5000
+"""Steps over which three stages without corrections are followed: beyond, one in five is lost."""
+_EPSILON = float(np.finfo(float).eps)
+_TINY = 1e-300
+
+
+class Looked(NamedTuple):
+    """What was looked at between the steps: numbers, that a file can keep."""
+
+    depends: float
+    """Whether (one, not zero) the vector field depends on ``t``, for all that is known."""
+    stops: float
+    """Times at which the program switches, and steps end."""
+    probes: float = 0.0
+    """Evaluations of ``f`` between the steps."""
+    gap: float = 0.0
+    """Longest time between two looks."""
+    excess: float = 0.0
+    """The largest effect of what was seen, in units of what is allowed."""
+    where: float = 0.0
+    """The time of that."""
+
+    def words(self) -> list[str]:
+        """What can be said of the times between the steps."""
+        if not self.depends:
+            return ["f does not depend on t: nothing to look for between the steps"]
+        lines = []
+        if self.stops:
+            lines.append(f"f switches at {self.stops:.0f} times: steps end there")
+        if self.excess > 1.0:
+            lines.append(f"what the steps did not see is near t = {self.where:.4g}; try max_step")
+        if not self.probes:
+            return [*lines, "f was looked at in the steps only, not between them"]
+        seen = f"f was looked at {self.probes:.0f} more times between the steps: pulses shorter "
+        return [*lines, f"{seen}than {self.gap:.2g} may not have been seen"]
+
+
+class Tally(NamedTuple):
+    """Sums over steps from which the numbers are made, one entry per component."""
+
+    unsettled: Array
+    """Root of the sum of ``(second²/first)²``: squares would overflow where values do not."""
+    largest: Array
+    """``max |e|``."""
+    low: Array
+    high: Array
+    square: Array
+    """Root of the sum of ``y²``."""
+    error_square: Array
+    """Root of the sum of ``e²``."""
+    steps: Any
+
+    @staticmethod
+    def start(xp: Any, y: Array) -> "Tally":
+        """Before the first step."""
+        zero = xp.zeros_like(y)
+        return Tally(zero, zero, y, y, zero, zero, xp.asarray(0.0))
+
+    @staticmethod
+    def over(xp: Any, y: Array, moved: Transported) -> "Tally":
+        """Of all steps at once; ``y`` are the values at all nodes."""
+        y, e, left = (by_component(xp, x) for x in (y, moved.error, _unsettled(xp, moved)))
+        return Tally(
+            norm(left),
+            xp.max(xp.abs(e), axis=1, initial=0.0),
+            xp.min(y, axis=1),
+            xp.max(y, axis=1),
+            norm(y[:, 1:]),
+            norm(e),
+            xp.asarray(float(e.shape[1])),
+        )
+
+    def add(self, xp: Any, y: Array, moved: Transported) -> "Tally":
+        """With one step more, that ended at ``y``."""
+        return Tally(
+            xp.hypot(self.unsettled, _unsettled(xp, moved)),
+            xp.maximum(self.largest, xp.abs(moved.error)),
+            xp.minimum(self.low, y),
+            xp.maximum(self.high, y),
+            xp.hypot(self.square, y),
+            xp.hypot(self.error_square, moved.error),
+            self.steps + 1.0,
+        )
+
+    def signs(self, xp: Any, harmless: float) -> Array:
+        """The numbers to judge by, in the order of :data:`SIGNS`; zero where no error is."""
+        known = self.largest > 0.0
+        extent = self.high - self.low
+        convergence = self.unsettled / xp.where(known, harmless * self.largest, 1.0)
+        level = _EPSILON * xp.sqrt(self.steps) * self.square
+        rounding = level / (self.error_square + _TINY)
+        size = self.largest / xp.where(extent > 0.0, extent, 1.0)
+        parts = [convergence, rounding, xp.where(extent > 0.0, size, 0.0)]
+        return xp.stack([xp.max(xp.where(known, part, 0.0)) for part in parts])
+
+
+def _unsettled(xp: Any, moved: Transported) -> Array:
+    first, second = xp.abs(moved.first), xp.abs(moved.second)
+    return second * xp.minimum(second / (first + _TINY), 1.0)
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """A verdict on an error estimate; prints as a few lines."""
+
+    flags: tuple[str, ...]
+    """Names of what speaks against the estimate; empty if nothing does."""
+    numbers: dict[str, float]
+    """The measurements behind the flags; see :data:`LIMITS`."""
+    largest_error: float
+    """Largest estimated error, relative to the range of its component."""
+    mode: str
+    notes: tuple[str, ...] = ()
+    """What the solve did otherwise than asked for, and why; and what was looked at."""
+
+    @property
+    def trusted(self) -> bool:
+        """Whether nothing speaks against the estimate."""
+        return not self.flags
+
+    @property
+    def verdict(self) -> str:
+        """In words, without what was looked at."""
+        if self.mode == "model":
+            return "not calibrated: the standard deviations are the model's"
+        size = f"the largest error is about {self.largest_error:.1e} of the solution's range"
+        lines = [f"error bars can be trusted: {size}"]
+        if not self.trusted:
+            lines = ["error bars must not be trusted:"]
+        lines += [f"- {_WORDS[flag]}" for flag in self.flags]
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return "\n".join([self.verdict, *(f"({note})" for note in self.notes)])
+
+    __repr__ = __str__
+
+
+def judge(signs: np.ndarray, lost: bool, mode: str, looked: Looked | None, steps: int) -> Diagnosis:
+    """A verdict from the numbers, and from what was looked at in so many steps."""
+    numbers = dict(zip(SIGNS, (float(x) for x in signs), strict=True))
+    flags = [name for name, limit in LIMITS.items() if not numbers[name] <= limit]
+    if lost:
+        flags.append("lost")
+    if mode == FAST and steps > _FAST_STEPS:
+        flags.append("long")
+    if steps == 0:
+        flags.append("unchecked")
+    elif looked is not None and not looked.excess <= 1.0:
+        flags.append("between")
+    words = [] if looked is None else looked.words()
+    return Diagnosis(tuple(flags), numbers, numbers["size"], mode, tuple(words))

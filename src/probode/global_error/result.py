@@ -1,0 +1,96 @@
+"""What a calibration adds to a posterior."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from probode.base.precision import on_host
+from probode.base.record import record, static
+from probode.global_error import interpolant
+from probode.global_error.scales import Scales
+from probode.global_error.stages import Collocation
+
+
+@record
+class Calibration:
+    """A signed estimate of the global error, the scales made of it, and how far to trust it.
+
+    Leading axes are those of the posterior it belongs to: ``N`` nodes (or save points), ``d``
+    components.
+    """
+
+    mode: str = static()
+    contact: int = static()
+    """``k`` of the interpolant."""
+    kind: str = static()
+    """Collocation method: "radau" or "gauss"."""
+    error: Float[Array, "*N d"]
+    """``mean - solution``, estimated."""
+    stages: Array | None
+    """Errors at the stages of the steps, ``(N-1, s, d)``; ``None`` with ``save_at``."""
+    ratio: Float[Array, "*N d"]
+    """Factors of the model's standard deviations."""
+    own: Float[Array, "*N d"]
+    """Standard deviations where the model has none."""
+    signs: Array
+    """What :mod:`probode.global_error.diagnosis` judges by, a vector of numbers."""
+    f_evaluations: Array | int
+    jacobian_evaluations: Array | int
+    looked: Array | None = None
+    """What was looked at between the steps: a :class:`probode.global_error.diagnosis.Looked`, as
+    numbers; ``None``: nothing is known of that."""
+
+    @property
+    def scales(self) -> Scales:
+        """At the nodes."""
+        return Scales(self.ratio, self.own)
+
+    def scales_at(self, nodes: Array, t: Any) -> Scales:
+        """Scales at any time: ``log(s/sqrt(Σ))`` is linear in time between two nodes.
+
+        In the first step, whose left end is exact, the right end's; outside, those of the end.
+        """
+        xp, i, tau = locate(nodes, t)
+        inside = xp.clip(tau, 0.0, 1.0)[..., None]
+        j = xp.minimum(i + 1, nodes.shape[0] - 1)
+        log = (1.0 - inside) * xp.log(self.ratio[i]) + inside * xp.log(self.ratio[j])
+        own = (1.0 - inside) * self.own[i] + inside * self.own[j]
+        return Scales(xp.exp(log), own)
+
+    def corrected_at(self, nodes: Array, means: Array, t: Any) -> Array:
+        """``P(t) - e(t)``: the interpolant with the estimated error taken off.
+
+        Outside the interval ``e`` is that of the end, on the interpolant of the step there.
+        """
+        assert self.stages is not None
+        xp, i, tau = locate(nodes, t)
+        if nodes.shape[0] == 1:
+            return xp.broadcast_to(means[0, 0] - self.error[0], (*xp.shape(tau), means.shape[-1]))
+        h = nodes[i + 1] - nodes[i]
+        w = interpolant.data(xp, self.contact, means[i], means[i + 1], h)
+        inside = xp.clip(tau, 0.0, 1.0)
+        value = interpolant.value_rows(xp, self.contact, inside)
+        curve = means[i, 0] + xp.einsum("...w,...wd->...d", value, w)
+        collocation = Collocation(self.kind, self.stages.shape[-2])
+        rows = collocation.dense_rows(xp, inside)
+        known = xp.concatenate(
+            [self.error[i][..., None, :], self.stages[i], self.error[i + 1][..., None, :]], axis=-2
+        )
+        return curve - xp.einsum("...w,...wd->...d", rows, known)
+
+
+def locate(nodes: Array, t: Any) -> tuple[Any, Any, Any]:
+    """The step that a time falls into, and the part of it that has passed: ``(xp, i, τ)``."""
+    host = on_host(nodes) and not isinstance(t, jax.core.Tracer)
+    xp: Any = np if host else jnp
+    t = xp.asarray(t, float)
+    if nodes.shape[0] == 1:
+        return xp, xp.zeros(t.shape, int), xp.zeros(t.shape)
+    sign = xp.where(nodes[-1] < nodes[0], -1.0, 1.0)
+    i = xp.searchsorted(sign * nodes, sign * t, side="left") - 1
+    i = xp.clip(i, 0, nodes.shape[0] - 2)
+    h = nodes[i + 1] - nodes[i]
+    return xp, i, (t - nodes[i]) / xp.where(h == 0.0, 1.0, h)

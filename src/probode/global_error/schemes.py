@@ -1,0 +1,32 @@
+"""Which transport suits which solver."""
+
+from functools import lru_cache
+
+from probode.base.errors import check_choice
+from probode.filter.step import Method
+from probode.global_error.interpolant import contact
+from probode.global_error.newton import Newton
+from probode.global_error.stages import Collocation
+from probode.global_error.sweeps import Sweeps
+
+Scheme = Newton | Sweeps
+
+MODES = ("defect", "defect-fast")
+
+
+@lru_cache(maxsize=64)
+def scheme_for(method: Method, smoothed: bool, mode: str) -> Scheme:
+    """The transport of a solver: implicit where the solver is, Jacobian-free where it is.
+
+    ``"defect"``: Radau IIA with four stages and a correction (8 ``f`` and a Jacobian a step), or
+    two sweeps of Gauss with three stages (6 ``f``). ``"defect-fast"``: three stages, linearised or
+    one sweep (3 ``f``).
+    """
+    check_choice("mode", mode, MODES)
+    k = contact(method.prior.order, smoothed)
+    fast = mode == "defect-fast"
+    if method.jacobian == "full":
+        return Newton(Collocation("radau", 3 if fast else 4), k, 0 if fast else 1)
+    if method.jacobian == "diagonal":
+        return Sweeps(Collocation("radau", 3 if fast else 4), k, 1 if fast else 2, diagonal=True)
+    return Sweeps(Collocation("gauss", 3), k, 1 if fast else 2)

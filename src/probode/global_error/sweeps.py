@@ -1,0 +1,149 @@
+"""The transport of EK0 and DiagonalEK1: fixed-point sweeps over the stages of a step.
+
+:mod:`probode.global_error.transport` says what is solved.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from probode.global_error.stages import Collocation
+from probode.global_error.transport import (
+    DOUBT,
+    MOST_SWEEPS,
+    SWEEPS_SHRINK,
+    Carry,
+    Curve,
+    Transported,
+    curve,
+    is_settled,
+    measured,
+)
+from probode.model.linearize import VectorField
+
+
+class Loose(NamedTuple):
+    """What the sweeps know of a step beforehand."""
+
+    curve: Curve
+    diagonal: Float[Array, " d"] | None
+
+
+@dataclass(frozen=True)
+class Sweeps:
+    """Fixed-point sweeps; ``diagonal`` preconditions them with the Jacobian's diagonal ``D``.
+
+    From ``E_i = e_n + c_i h g`` (``g`` the slope over the step before), ``sweeps`` times::
+
+        G_i = P'_i - f(t_i, P_i - E_i)
+        E  <- E + ((h a)⁻¹ - D)⁻¹ ((h a)⁻¹ (e_n - E) + G),    without D: E <- e_n + h a G
+
+    and ``e_(n+1) = E_s`` (Radau) or, with the last ``G``, ``e_n + h b·G`` (Gauss, without ``D``).
+    """
+
+    collocation: Collocation
+    k: int
+    sweeps: int
+    """Ordinary ones: two, or one in the fast mode."""
+    diagonal: bool = False
+
+    @property
+    def f_per_step(self) -> int:
+        """Evaluations of ``f`` in a step."""
+        return self.collocation.s * self.sweeps
+
+    @property
+    def jacobians_per_step(self) -> int:
+        """Evaluations of the Jacobian's diagonal in a step."""
+        return int(self.diagonal)
+
+    @property
+    def harmless(self) -> float:
+        """What may be left unsettled, beside the error.
+
+        Sweeps converge slowly where ``h J`` is near one; but there errors fade within a few steps,
+        of which the sum over all steps takes no account.
+        """
+        return 10.0
+
+    @property
+    def doubt(self) -> float:
+        """Part of the error around by which the estimate may be wrong."""
+        return 0.0 if self.sweeps > 1 else DOUBT
+
+    def prepare(self, field: VectorField, t: Array, h: Array, left: Array, right: Array) -> Loose:
+        """All of a step that does not depend on ``e_n``; to be vectorised over steps."""
+        path = curve(jnp, self.collocation, self.k, t, h, left, right)
+        diagonal = None
+        if self.diagonal:
+            m = self.collocation.middle
+            diagonal = field.jacobian_diagonal(path.t[m], path.value[m])[1]
+        return Loose(path, diagonal)
+
+    def advance(self, field: VectorField, step: Loose, carry: Carry) -> tuple[Carry, Transported]:
+        """Carry the error over one step."""
+        c, path, diagonal = self.collocation, step.curve, step.diagonal
+        e, h = carry.error, path.h
+
+        class State(NamedTuple):
+            stages: Array
+            end: Array
+            second: Array
+            changed: Array
+            before: Array
+            moved: Array
+            sweeps: Array
+
+        def sweep(now: State) -> State:
+            slopes = path.slope - jax.vmap(field)(path.t, path.value - now.stages)
+            stages = self.sweep(e, h, now.stages, slopes, diagonal)
+            end = stages[-1] if self.diagonal else e + h * mix(c.weights, slopes)
+            change = stages - now.stages
+            changed, moved = measured(jnp, path.value, stages, stages - e, change)
+            return State(stages, end, end - now.end, changed, now.changed, moved, now.sweeps + 1)
+
+        def unsettled(now: State) -> Array:
+            """Where ``h J`` is no small number, more sweeps do not help."""
+            settled = is_settled(jnp, now.changed, now.before, now.moved, carry.steps)
+            shrinks = now.changed <= SWEEPS_SHRINK * now.before
+            return ~settled & shrinks & (now.sweeps < MOST_SWEEPS)
+
+        stages = e + c.nodes[:, None] * (h * carry.slope)
+        zero = jnp.zeros(())
+        state = sweep(State(stages, e, e, zero, zero, zero, jnp.zeros((), int)))
+        first = state.end - e
+        state = state._replace(second=jnp.zeros_like(e))
+
+        def swept_again() -> tuple[State, Array]:
+            again = sweep(state)
+            due = unsettled(again).astype(float)
+            return jax.lax.while_loop(unsettled, sweep, again), due
+
+        if self.sweeps > 1:
+            state, due = swept_again()
+        else:
+            state, due = jax.lax.cond(carry.looks, swept_again, lambda: (state, zero))
+        more = state.sweeps - self.sweeps
+        after = carry.after(state.end, h, due)
+        none = jnp.zeros((), int)
+        return after, Transported(state.end, state.stages, first, state.second, more, none)
+
+    def sweep(self, e: Array, h: Array, stages: Array, slopes: Array, diagonal: Any) -> Array:
+        """One sweep over the stages."""
+        c = self.collocation
+        if diagonal is None:
+            return e + h * mix(c.matrix, slopes)
+        values, columns, rows = c.spectrum
+        inverse_matrix = np.linalg.inv(c.matrix)
+        right = inverse_matrix @ (e - stages) / h + slopes
+        scaled = (rows @ right) / (values[:, None] / h - diagonal)
+        return stages + (columns @ scaled).real
+
+
+def mix(matrix: np.ndarray, rows: Any) -> Any:
+    """``matrix @ rows`` as a sum: inside a loop cheaper than the call of a library."""
+    return sum(matrix[..., j, None] * rows[j] for j in range(matrix.shape[-1]))

@@ -1,0 +1,280 @@
+"""Choosing a method and an order: from the tolerance, the size of a problem, and how fast it is.
+
+The rules are those that come nearest to the best choice on eight problems (EK1) and 21 (EK0) with
+tolerances from 1e-1 to 1e-12 (``docs/performance.md`` has the figures).
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from probode.filter.solvers import EK0, EK1, Solver, build
+from probode.model.diffusion import as_diffusion
+from probode.model.gaussian import norm
+from probode.model.prior import IWP
+from probode.programs.program import work
+
+_SMALL = 5
+"""Up to this dimension EK1 is the better choice on any problem: its steps cost little more."""
+_STIFF = 1e4
+"""A problem is called stiff when its fastest time fits so many times into the interval."""
+_TYPICAL_CHANGES = 50.0
+"""Changes of the slope in an interval, where they are not known."""
+_TYPICAL_STEPS = 300
+"""Steps of EK1 that are taken for granted when its price is guessed."""
+_PRICE = 1e-4
+"""Microseconds per number that a vector field computes, where it computes many."""
+_TANGENT = 0.5
+"""A column of the Jacobian, in evaluations."""
+_DEAR = 2.0
+"""Microseconds of an evaluation from which on EK0 may pay in small problems, too."""
+_LARGEST_EK1 = 5000
+"""States above which EK1 is no alternative: a step of it takes seconds."""
+_PATIENCE = 2.0
+"""EK0 may cost so many times what EK1 is guessed to cost before EK1 takes its place."""
+
+
+def order_of_ek1(rtol: float, stiff: bool) -> int:
+    """``3 + k/2`` for ``k = -log10(rtol)`` digits, two more on stiff problems; 3 to 8."""
+    order = 3.0 - 0.5 * np.log10(rtol) + (2.0 if stiff else 0.0)
+    return int(np.clip(np.floor(order + 0.5), 3, 8))
+
+
+def order_of_ek0(
+    rtol: float,
+    times: float,
+    changes: float,
+    evaluations: int = 2,
+    d: int = 1,
+    evaluation: float = 0.0,
+) -> int:
+    """The order with the cheapest steps that are enough for the tolerance, and for stability.
+
+    From 2 to 8; with one evaluation in a step stability never allows more than 5.
+    """
+
+    def cost(order: int) -> float:
+        steps = steps_of_ek0(order, rtol, times, changes, evaluations)
+        return steps * price_of_ek0(d, order, evaluations * evaluation)
+
+    return min(range(2, 6 if evaluations == 1 else 9), key=cost)
+
+
+def steps_of_ek0(order: int, rtol: float, times: float, changes: float, evaluations: int) -> float:
+    """Steps for the tolerance or, if these are more, for stability."""
+    stable = steps_for_stability(order, times, evaluations)
+    return max(steps_for_tolerance(order, rtol, changes), stable)
+
+
+def steps_for_tolerance(order: int, rtol: float, changes: float) -> float:
+    """``(n/5) N rtol^(-1/n)``, ``n = order + 1``, when ``y'`` changes ``N`` times as at the start.
+
+    Less than three changes are not believed. Not their number, but how it depends on all this.
+    """
+    n = order + 1
+    return n / 5 * max(changes, 3.0) * rtol ** (-1 / n)
+
+
+def steps_for_stability(order: int, times: float, evaluations: int) -> float:
+    """Steps that EK0 takes at least, when the fastest time fits ``times`` into the interval."""
+    return times / stability_limit(order, evaluations)
+
+
+def price_of_ek0(d: int, order: int, evaluations: float) -> float:
+    """Microseconds of a step: ``0.1 + 0.08 n + 0.001 n d`` with ``n = order + 1``, and ``f``."""
+    n = order + 1
+    return 0.1 + 0.08 * n + 0.001 * n * d + evaluations
+
+
+def price_of_ek1(d: int, order: int, evaluation: float) -> float:
+    """Microseconds of a step: ``0.3 + 0.7 x + 0.05 x³``, ``x = n d / 12``, ``f``, a Jacobian."""
+    x = (order + 1) * d / 12
+    return 0.3 + 0.7 * x + 0.05 * x**3 + (1 + _TANGENT * d) * evaluation
+
+
+def seconds_of_dense_step(d: int, order: int) -> float:
+    """Seconds of a step of EK1, smoothed and calibrated: ``2.5e-10 (n d)³``, ``n = order + 1``.
+
+    From measurements at ``n d`` = 360, 600 and 1200 (13 ms, 50 ms, 0.8 s on a slow core).
+    """
+    return 2.5e-10 * ((order + 1) * d) ** 3
+
+
+def steps_worth_trying(d: int, order: int, evaluations: int = 2, evaluation: float = 0.0) -> int:
+    """Steps of EK0 that together cost twice what EK1 is guessed to cost for the whole solve."""
+    ek0 = price_of_ek0(d, order, evaluations * evaluation)
+    ratio = price_of_ek1(d, order, evaluation) / ek0
+    return int(_PATIENCE * _TYPICAL_STEPS * ratio)
+
+
+def price_of_evaluation(function: Callable[[float, np.ndarray], Any], y: np.ndarray) -> float:
+    """Microseconds of ``f``, from the numbers that it computes; zero if it cannot be traced.
+
+    Nothing is timed: the choice has to be the same whenever it is made.
+    """
+    try:
+        program = jax.make_jaxpr(function)(0.0, y)
+    except Exception:  # whatever a function does with arrays that are not NumPy's
+        return 0.0
+    return _PRICE * work(program.jaxpr)
+
+
+@lru_cache(maxsize=32)
+def stability_limit(order: int, evaluations: int = 1) -> float:
+    """Largest ``h |λ|`` with which EK0 is stable on ``y' = λ y``, ``λ < 0``, with constant steps.
+
+    The filter's gain ``K`` then settles, and its mean follows ``m⁺ = (I - K (e_1 - h λ y)ᵀ) A m``
+    with ``y = e_0``, where ``f`` is evaluated, or ``y = e_0 - K_0 (e_1 - h λ e_0)`` for the second
+    time: stable while the spectral radius is at most one.
+    """
+    prior = IWP(order)
+    n = order + 1
+    transition, noise = prior.transition, prior.noise_factor
+    # The filter's own coordinates, with a step of length one; y = weight x_0, y' = x_1.
+    weight = float(prior.weights[0])
+    factor, gain = np.asarray(noise), np.zeros(n)
+    for _ in range(200):
+        stack = np.concatenate([factor @ transition.T, noise])
+        columns = np.concatenate([stack[:, 1:2], stack], axis=1)
+        triangle: Any = np.linalg.qr(columns, mode="r")
+        gain, before = triangle[0, 1:] / triangle[0, 0], gain
+        factor = triangle[1:, 1:]
+        if np.allclose(gain, before, rtol=1e-12, atol=0.0):
+            break
+    observed = np.eye(n)
+
+    def unstable(z: float) -> bool:
+        value = observed[0]
+        for _ in range(evaluations - 1):
+            value = observed[0] - gain[0] * (observed[1] + z * weight * value)
+        step = (observed - np.outer(gain, observed[1] + z * weight * value)) @ transition
+        return bool(np.abs(np.linalg.eigvals(step)).max() > 1.0 + 1e-9)
+
+    low, high = 0.0, 4.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (low, middle) if unstable(middle) else (middle, high)
+    return low
+
+
+@np.errstate(all="ignore")  # f is tried where the solution need not go
+def spectral_radius(
+    function: Callable[[float, np.ndarray], Any], t: float, y: np.ndarray, rounds: int = 6
+) -> float:
+    """The spectral radius of ``∂f/∂y``, roughly: power iteration with finite differences.
+
+    ``v ← J v / |v|`` with ``J v ≈ (f(y + ε v) - f(y)) / ε``; the largest of the last two lengths,
+    since those of a pair of complex eigenvalues take turns.
+    """
+    slope = np.asarray(function(t, y)).reshape(y.shape)
+    size = float(norm(y)) or 1.0
+    direction = slope if np.any(slope) and np.all(np.isfinite(slope)) else np.ones_like(y)
+    # A little of everything: the slope may be an eigenvector of its own.
+    direction = direction / norm(direction) + 0.1 * np.cos(np.arange(y.size)) / y.size
+    rates = [0.0]
+    for _ in range(rounds):
+        step = 1e-7 * size * (direction / norm(direction))
+        change = np.asarray(function(t, y + step)).reshape(y.shape) - slope
+        rate = float(norm(change) / norm(step))
+        if not np.isfinite(rate) or rate == 0.0:
+            break
+        rates.append(rate)
+        direction = change
+    return max(rates[-2:])
+
+
+class Pace(NamedTuple):
+    """How fast a problem is where it starts, for the length of its interval."""
+
+    times: float
+    """The spectral radius of the Jacobian: how often the fastest time fits into the interval."""
+    changes: float = _TYPICAL_CHANGES
+    """``|y''| / |y'|``: how often the slope changes by as much as itself."""
+
+
+@np.errstate(all="ignore")  # f is tried where the solution need not go
+def pace(
+    function: Callable[[float, np.ndarray], Any], t: float, y: np.ndarray, length: float
+) -> Pace:
+    """How fast a problem is at its start ``(t, y)``, over ``length`` (with the sign of time).
+
+    ``y'' ≈ (f(t + ε, y + ε y') - y') / ε``, with the sign of time as well.
+    """
+    times = abs(length) * spectral_radius(function, t, y)
+    slope = np.asarray(function(t, y)).reshape(y.shape)
+    speed = float(norm(slope))
+    if length == 0.0 or not 0.0 < speed < np.inf:
+        return Pace(times)
+    size = float(norm(y)) or 1.0
+    step = np.copysign(min(1e-6 * size / speed, 1e-3 * abs(length)), length)
+    change = np.asarray(function(t + step, y + step * slope)).reshape(y.shape) - slope
+    changes = float(norm(change)) / speed * abs(length / step)
+    return Pace(times, changes if np.isfinite(changes) else _TYPICAL_CHANGES)
+
+
+def is_limited_by_stability(solver: EK0, step: float, rate: float) -> bool:
+    """Whether steps of this length are about as long as EK0's stability allows.
+
+    Where they are, ``h |λ|`` is 0.8 to 1 times the limit, and where not it soon falls below a half.
+    """
+    return abs(step) * rate > 0.7 * stability_limit(solver.order, solver.evaluations)
+
+
+class Candidate(NamedTuple):
+    """A solver to try, and the steps after which to try the next one."""
+
+    solver: Solver
+    budget: int | None = None
+
+
+def candidates(
+    method: type[Solver] | None,
+    order: int | None,
+    diffusion: Any,
+    rtol: float,
+    d: int,
+    pace: Callable[[], Pace],
+    evaluation: Callable[[], float] = lambda: 0.0,
+    evaluations: int | None = None,
+) -> list[Candidate]:
+    """Solvers in the order in which to try them; ``None`` stands for a choice of ours.
+
+    ``pace()`` is that of the start, ``evaluation()`` the price of ``f``. EK0 is tried first where
+    it may pay, with two evaluations in a step; when it has spent twice what EK1 would cost, EK1
+    takes over: a problem that turns stiff costs little more.
+    """
+    if method is not None and order is not None:
+        return [Candidate(build(method, order, diffusion, evaluations))]
+    times, changes = pace()
+    price = evaluation() if method is None or issubclass(method, EK0) else 0.0
+    twice = 2 if evaluations is None else evaluations
+
+    def solver(kind: type[Solver]) -> Solver:
+        if issubclass(kind, EK0):
+            best = order
+            if best is None:
+                best = order_of_ek0(rtol, times, changes, twice, d, price)
+            return build(kind, best, diffusion, twice)
+        best = order_of_ek1(rtol, times > _STIFF) if order is None else order
+        return build(kind, best, diffusion, evaluations if kind is method else None)
+
+    if method is not None:
+        return [Candidate(solver(method))]
+    explicit = solver(EK0)
+    if as_diffusion(diffusion).multivariate:  # derived for EK0 alone
+        return [Candidate(explicit)]
+    implicit = solver(EK1)
+    budget = steps_worth_trying(d, explicit.order, twice, price)
+    steps = steps_of_ek0(explicit.order, rtol, times, changes, twice)
+    ek0 = steps * price_of_ek0(d, explicit.order, twice * price)
+    steps = steps_for_tolerance(implicit.order, rtol, changes)
+    ek1 = steps * price_of_ek1(d, implicit.order, price)
+    pays = d > _SMALL or (price > _DEAR and ek0 < ek1)
+    if not pays or steps_for_stability(explicit.order, times, twice) > budget:
+        return [Candidate(implicit)]
+    if d * (implicit.order + 1) > _LARGEST_EK1:
+        return [Candidate(explicit)]
+    return [Candidate(explicit, budget), Candidate(implicit)]

@@ -1,0 +1,323 @@
+"""``solve_ivp``: SciPy's contract, and the posterior."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from probode.base.errors import check_choice
+from probode.base.limits import Limits
+from probode.base.precision import double_precision
+from probode.base.status import Status
+from probode.filter.control import Control, GridSteps, PControl, PIControl
+from probode.global_error.schemes import MODES
+from probode.ivp.method import METHODS, read_method, say_if_unstable, single_state, solvers_for
+from probode.ivp.options import Options, read_tolerances
+from probode.ivp.result import Constant, Embedding, OdeResult, Solution
+from probode.ivp.run import Task
+from probode.ivp.target import Target, reach
+from probode.posterior import events
+from probode.posterior.chosen import ChosenPath
+from probode.posterior.posterior import Posterior
+from probode.solve import check_limits
+
+__all__ = ["CONTROLS", "METHODS", "solve_ivp"]
+
+CONTROLS: dict[str, type[PControl]] = {"PI": PIControl, "P": PControl}
+
+_MESSAGES = {0: Status.SUCCESS.message, 1: Status.EVENT.message}
+
+
+def solve_ivp(
+    fun: Callable[..., Any],
+    t_span: Any,
+    y0: Any,
+    method: Any = "EK1",
+    t_eval: Any = None,
+    dense_output: bool = False,
+    events: Any = None,
+    vectorized: bool = False,
+    args: Any = None,
+    **options: Any,
+) -> OdeResult:
+    """Solve an initial value problem: ``scipy.integrate.solve_ivp`` with error bars.
+
+    Same call, same result fields. Plain NumPy functions are compiled where they can be traced;
+    where not, the solver is driven from Python.
+
+    Parameters
+    ----------
+    fun
+        ``fun(t, y, *args)``; NumPy, plain Python or JAX.
+    t_span
+        ``(t0, tf)``; ``tf`` may be infinite if a terminal event ends the integration.
+    y0
+        Initial state, shape ``(n,)``; real or complex.
+    method
+        ``"EK1"`` (for stiff problems too), ``"EK0"`` (cheap, non-stiff, large), ``"DiagonalEK1"``,
+        ``"auto"`` (EK0 for larger problems, unless they turn out stiff), or a solver object such as
+        ``probode.EK1(order=8)``.
+    t_eval
+        Times at which to return the solution; by default the steps taken. Without ``dense_output``
+        and ``events``, covariances of a large problem (from 256 MB on) are kept at these times
+        only, see ``docs/performance.md``.
+    dense_output
+        Whether to return ``sol``, a continuous solution.
+    events
+        Functions ``event(t, y, *args)`` whose zeros are wanted, with the attributes ``terminal``
+        and ``direction``, as in SciPy. Steps are searched inside, whatever their length. A zero at
+        the start counts if ``event`` leaves it in the wanted direction.
+    vectorized
+        Whether ``fun`` accepts several states as columns, shape ``(n, k)``.
+    args
+        Further arguments of ``fun``, of the events and of ``jac``.
+    **options
+        SciPy's: ``rtol=1e-3``, ``atol=1e-6`` (numbers or arrays), ``first_step``, ``min_step``,
+        ``max_step``, ``jac`` (function or matrix, compared with ``fun`` at the start; where ``fun``
+        can be traced and ``jac`` cannot, the exact derivative takes its place), ``jac_sparsity``,
+        ``lband``, ``uband`` (then ``jac`` may be packed in bands).
+        Ours: ``max_num_steps``, ``order=5`` (or ``"auto"``: from the tolerance and the
+        stiffness), ``diffusion="dynamic"``, ``evaluations`` (of ``fun`` in a step of
+        EK0, 1 or 2; by default 1, and 2 where method or order are ``"auto"``),
+        ``smooth=True``, ``grid``, ``control`` ("PI", "P"), ``initialization``, ``progress=False``,
+        ``time_limit`` (seconds, for everything: steps, smoothing, calibration, rounds),
+        ``max_memory`` (bytes or e.g. ``"4 GB"``; by default half of what is free), ``callback``
+        (called a few times a second with the progress; a true answer stops).
+        Error bars: ``calibration="defect"`` (of the size of the global error),
+        ``"defect-fast"`` (cheaper, coarser) or ``"model"`` (the posterior of the model as it is).
+        A tolerance on the answer: ``global_rtol``, ``global_atol`` (numbers or arrays; then
+        ``rtol`` and ``atol`` are only where to begin), met over the whole interval or, with
+        ``global_at="end"``, at its end.
+
+    Returns
+    -------
+    OdeResult
+        SciPy's fields, and ``y_std``, ``y_cov``, ``t_events_std``, ``posterior``, ``path``.
+
+    Examples
+    --------
+    >>> from probode import solve_ivp
+    >>> result = solve_ivp(lambda t, y: [-0.5 * y[0]], [0, 1], [2.0], rtol=1e-6)
+    >>> result.y.shape == result.y_std.shape
+    True
+    """
+    chosen = Options.read(options)
+    check_choice("calibration", chosen.calibration, ("model", *MODES))
+    limits = Limits.read(chosen.time_limit, chosen.max_memory)
+    check_limits(chosen.max_num_steps, chosen.callback)
+    t0, tf = (float(t) for t in t_span)
+    if np.isnan(t0) or np.isnan(tf) or np.isinf(t0):
+        raise ValueError(f"t_span must be a pair of numbers, got {t_span!r}.")
+    start = _initial_state(y0)
+    arguments = _arguments(args)
+    times = None if t_eval is None else _evaluation_times(t_eval, t0, tf)
+    kind = read_method(method)
+    if start.size == 0 or t0 == tf:
+        return _without_integration(fun, t0, tf, start, times, dense_output, events, arguments)
+
+    embedding = Embedding(start.size, np.iscomplexobj(start))
+    control = _control(chosen, t0, tf, embedding)
+    watched = None if events is None else _prepared_events(events, arguments)
+    plain = single_state(fun, arguments, bool(vectorized))
+    solvers = solvers_for(kind, chosen, control, plain, t0, tf, start)
+
+    def output(posterior: Posterior, limits: Limits) -> None:
+        """What is made of a posterior in the end, to see how long it takes."""
+        low, high = np.min(posterior.t), np.max(posterior.t)
+        inside = None if times is None else times[(times >= low) & (times <= high)]
+        _result(posterior, "", {}, embedding, inside, False, watched, limits)
+
+    task = Task(
+        *(fun, t0, tf, start, arguments, bool(vectorized), chosen, embedding, watched),
+        times=None if dense_output or watched is not None else times,
+        output=output,
+        limits=limits,
+    )
+    integrate = partial(task.integrate, solvers)
+    target, report = Target.read(chosen, embedding, control), None
+    if target is None:
+        posterior, path, counts = integrate(control)
+    else:
+        (posterior, path, counts), report = reach(target, control, integrate)
+    if kind is not None:  # a choice of the user's
+        say_if_unstable(posterior, plain, embedding, fun)
+    result = _result(posterior, path, counts, embedding, times, dense_output, watched, limits)
+    return result if report is None else report.onto(result)
+
+
+def _initial_state(y0: Any) -> np.ndarray:
+    y = np.asarray(y0)
+    if not np.issubdtype(y.dtype, np.number) and y.dtype != bool:
+        raise ValueError(f"`y0` must be made of numbers, got an array of {y.dtype}.")
+    y = y.astype(complex if np.iscomplexobj(y) else float)
+    if y.ndim != 1:
+        raise ValueError(f"`y0` must be 1-dimensional, got shape {y.shape}.")
+    if not np.all(np.isfinite(y)):
+        raise ValueError("All components of the initial state `y0` must be finite.")
+    return y
+
+
+def _arguments(args: Any) -> tuple[Any, ...]:
+    if args is None:
+        return ()
+    try:
+        return tuple(args)
+    except TypeError:
+        raise TypeError(
+            f"Supplied 'args' cannot be unpacked. Pass a tuple, e.g. `args=({args},)`."
+        ) from None
+
+
+def _evaluation_times(t_eval: Any, t0: float, tf: float) -> np.ndarray:
+    times = np.asarray(t_eval)
+    if times.ndim != 1:
+        raise ValueError(f"`t_eval` must be 1-dimensional, got shape {times.shape}.")
+    if np.any(times < min(t0, tf)) or np.any(times > max(t0, tf)):
+        raise ValueError(f"Values in `t_eval` are not within `t_span` [{t0:g}, {tf:g}].")
+    steps = np.diff(times)
+    if (tf > t0 and np.any(steps <= 0)) or (tf < t0 and np.any(steps >= 0)):
+        raise ValueError("Values in `t_eval` are not sorted in the direction of integration.")
+    return times
+
+
+def _control(options: Options, t0: float, tf: float, embedding: Embedding) -> Control:
+    """Step size control on the real form of the state."""
+    if options.max_step <= 0:
+        raise ValueError(f"`max_step` must be positive, got {options.max_step!r}.")
+    if options.first_step is not None:
+        if options.first_step <= 0:
+            raise ValueError(f"`first_step` must be positive, got {options.first_step!r}.")
+        if options.first_step > abs(tf - t0):
+            raise ValueError(f"`first_step` exceeds bounds: {options.first_step!r} > |tf - t0|.")
+    if options.grid is not None:
+        with double_precision():
+            return GridSteps(jnp.asarray(_grid(options.grid, t0, tf)))
+    rtol, atol = read_tolerances(options.rtol, options.atol, embedding)
+    kind = options.control
+    if isinstance(kind, PControl):
+        return kind
+    if isinstance(kind, str):
+        check_choice("control", kind, tuple(CONTROLS))
+        kind = CONTROLS[kind]
+    return kind(
+        rtol,
+        atol,
+        first_step=options.first_step,
+        min_step=options.min_step,
+        max_step=options.max_step,
+    )
+
+
+def _grid(grid: Any, t0: float, tf: float) -> np.ndarray:
+    times = np.asarray(grid, float)
+    steps = np.diff(times)
+    if times.ndim != 1 or times.size < 2 or times[0] != t0 or times[-1] != tf:
+        raise ValueError(f"`grid` must be a vector of times from {t0:g} to {tf:g}.")
+    if np.any(steps * np.sign(tf - t0) <= 0):
+        raise ValueError("`grid` must be strictly monotone from t0 to tf.")
+    return times
+
+
+def _prepared_events(functions: Any, arguments: tuple[Any, ...]) -> list[events.Event]:
+    return events.prepare(functions, arguments)
+
+
+def _result(
+    posterior: Posterior,
+    path: str,
+    counts: dict[str, int],
+    embedding: Embedding,
+    times: np.ndarray | None,
+    dense_output: bool,
+    watched: list[events.Event] | None,
+    limits: Limits,
+) -> OdeResult:
+    """SciPy's result from a posterior."""
+    path_taken = posterior.path
+    nodes = np.asarray(path_taken.trail.t if isinstance(path_taken, ChosenPath) else posterior.t)
+    found = None
+    end = nodes[-1]
+    if watched is not None:
+        found = events.locate(watched, posterior, embedding.values, limits)
+        if not found.whole:
+            posterior = posterior.without("events")
+    forward = nodes[-1] >= nodes[0]
+    last = None if found is None else found.end
+    status = 1 if posterior.status == Status.EVENT else 0 if posterior.success else -1
+    if last is not None:
+        status, end = 1, last.t
+        nodes = np.append(nodes[nodes < end] if forward else nodes[nodes > end], end)
+    t = nodes if times is None else times[times <= end] if forward else times[times >= end]
+    if isinstance(path_taken, ChosenPath):
+        t = posterior.t
+    t, y, y_std = _values(posterior, embedding, t, last if times is None else None)
+    return OdeResult(
+        t=t,
+        y=y,
+        sol=Solution(posterior, embedding, nodes) if dense_output else None,
+        t_events=None if found is None else found.t,
+        y_events=None if found is None else found.y,
+        **counts,
+        status=status,
+        message=_MESSAGES.get(status, posterior.message if status < 0 else ""),
+        success=status >= 0,
+        y_std=y_std,
+        t_events_std=None if found is None else found.std,
+        posterior=posterior,
+        path=path,
+    )
+
+
+def _values(
+    posterior: Posterior, embedding: Embedding, t: Any, last: events.End | None
+) -> tuple[Any, Any, Any]:
+    """Times, means and standard deviations; empty lists (as in SciPy) where there is no time."""
+    if len(t) == 0:
+        return [], [], []
+    # At the steps taken the posterior is known already, ...
+    known = last is not None or t is posterior.t
+    at = posterior.marginals if known else posterior(np.asarray(t, float))
+    mean, std = np.asarray(at.mean), np.asarray(at.std)
+    if last is not None:  # ... and so it is at the event that ended them.
+        before = len(t) - 1
+        mean = np.concatenate([mean[:before], last.mean[None]])
+        std = np.concatenate([std[:before], last.std[None]])
+    return t, embedding.values(mean).T, embedding.stds(std).T
+
+
+def _without_integration(
+    fun: Callable[..., Any],
+    t0: float,
+    tf: float,
+    y0: np.ndarray,
+    times: np.ndarray | None,
+    dense_output: bool,
+    functions: Any,
+    arguments: tuple[Any, ...],
+) -> OdeResult:
+    """An empty system, or an interval of length zero: nothing to solve."""
+    ts = np.array([t0, tf])
+    solution = Constant(y0, ts)
+    t = ts if times is None else times
+    watched = [] if functions is None else _prepared_events(functions, arguments)
+    none = None if functions is None else [np.array([]) for _ in watched]
+    return OdeResult(
+        t=t,
+        y=solution(t),
+        sol=solution if dense_output else None,
+        t_events=none,
+        y_events=none,
+        nfev=0,
+        njev=0,
+        nlu=0,
+        status=0,
+        message=_MESSAGES[0],
+        success=True,
+        y_std=solution.std(t),
+        y_cov=solution.cov(t),
+        t_events_std=none,
+        posterior=None,
+        path="none",
+    )

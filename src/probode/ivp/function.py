@@ -1,0 +1,265 @@
+"""The user's function as the solvers see it: traced where possible, else called from Python.
+
+A trace is remembered under what the function reads (``identity``). Once the same code has come with
+other numbers, these become inputs of a second trace, which serves all numbers to come: a fit whose
+residual defines the function anew over its parameters compiles twice, not every time.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from probode.engines.in_python import HostField
+from probode.filter.solvers import Solver
+from probode.global_error.host import HostProblem
+from probode.ivp.jacobian import UserJacobian
+from probode.ivp.options import Options
+from probode.ivp.result import Embedding
+from probode.programs.field import Field, bind
+from probode.programs.finite_differences import finite_difference_jacobian
+from probode.programs.identity import Memory, NoKey, Signature, key_of_arguments, signature_of
+from probode.programs.lifting import Shared
+from probode.programs.tracing import Numbers, as_jax, make_traceable
+from probode.programs.tracing.evaluate import Evaluator
+from probode.programs.tracing.verify import TOLERANCE, equals
+
+logger = logging.getLogger("probode")
+
+_KNOWN_FUNCTIONS = Memory(256)
+"""Functions that were traced before, or found to be untraceable."""
+_KNOWN_CODE = Memory(256)
+"""The same apart from the numbers that they read: :class:`Shared`."""
+
+_CHECKS = 8
+"""Steps at which a function that may have changed is compared with its trace."""
+
+
+_SAID: deque[Any] = deque(maxlen=256)
+"""Code of functions that the user was told about: closures made by one line are one function."""
+
+
+def _say_untraceable(fun: Callable[..., Any]) -> None:
+    code = getattr(fun, "__code__", type(fun))
+    if code in _SAID:
+        return
+    _SAID.append(code)
+    logger.warning(
+        "%s cannot be traced: the solver is driven from Python, at a fraction of the speed. Write "
+        "branches on values (if, max, min, float) as numpy.where, numpy.maximum and the like; of "
+        "SciPy, special functions, linear algebra and interpolators of one variable are known.",
+        getattr(fun, "__name__", "the function"),
+    )
+
+
+class Traced(NamedTuple):
+    """A vector field that compiles, and the way it was traced.
+
+    ``checks`` is the number of steps at which the function is called again after a solve, to be
+    compared with the trace.
+    """
+
+    field: Field
+    path: str
+    checks: int
+    numbers: Numbers
+
+
+class UserFunction(NamedTuple):
+    """``fun(t, y, *args)`` and everything that came with it."""
+
+    fun: Callable[..., Any]
+    args: tuple[Any, ...]
+    vectorized: bool
+    options: Options
+    solver: Solver
+    embedding: Embedding
+
+    def traced(self, t0: float, t1: float, y0: np.ndarray) -> Traced | None:
+        """Compiled through JAX, or ``None`` where only Python can evaluate the function.
+
+        A function that was seen before, with the same code and the same values in reach, is
+        neither traced nor compared with the original again.
+        """
+        leaves, tree = jax.tree.flatten(self.args)
+        try:
+            signature = signature_of(self.fun, self.options.jac)
+            kind = (
+                *(signature.structure, key_of_arguments(leaves), tree, y0.shape),
+                *(self.vectorized, self.embedding, self.solver.jacobian),
+                *(self.options.lband, self.options.uband),
+            )
+        except NoKey:
+            return self._trace(t0, t1, y0, certain=False)
+        found: Traced | None = _KNOWN_FUNCTIONS.get(
+            lambda: (kind, signature.values()),
+            lambda: self._trace_or_share(kind, signature, t0, t1, y0),
+            lambda found: found is None or (not found.numbers.values and found.field.may_be_kept()),
+        )
+        return found and found._replace(
+            field=found.field.with_arguments(found.numbers.after(self.args))
+        )
+
+    def _trace_or_share(
+        self, kind: Any, signature: Signature, t0: float, t1: float, y0: np.ndarray
+    ) -> Traced | None:
+        """Another function of the same code with the numbers of this one, or a new trace."""
+        shared: Shared = _KNOWN_CODE.get(lambda: kind, lambda: Shared(signature))
+
+        def lift(numbers: Numbers) -> Traced | None:
+            return self._trace(t0, t1, y0, numbers)
+
+        found = shared.get(signature, lift)
+        return found or self._trace(t0, t1, y0)
+
+    def _trace(
+        self,
+        t0: float,
+        t1: float,
+        y0: np.ndarray,
+        numbers: Numbers | None = None,
+        *,
+        certain: bool = True,
+    ) -> Traced | None:
+        lifted, single = numbers or Numbers({}), self._single()
+        found = make_traceable(single, (t0, t1), y0, self.args, numbers=lifted)
+        jacobian = self._jacobian()
+        if jacobian is not None and numbers is None:
+            jacobian.check(single, self.args, t0, y0)
+        if found is None:
+            if numbers is None:
+                _say_untraceable(self.fun)
+            return None
+        checks = 0 if found.is_of_jax else _CHECKS if not certain else int(found.is_cheap)
+        field = self._field(found.function, t0, y0, lifted)
+        return Traced(field, found.path, checks, lifted)
+
+    @property
+    def _name(self) -> str:
+        return getattr(self.fun, "__name__", "the function")
+
+    def still_holds(self, traced: Traced, t: np.ndarray, mean: np.ndarray) -> bool:
+        """Whether Python gives the values of the trace at steps of a solve.
+
+        ``mean`` has the state and its derivatives; at the start the first of these is the value.
+        """
+        if traced.checks == 0:
+            return True
+        single, field = self._single(), traced.field
+
+        def value(i: int) -> np.ndarray:
+            y = np.array(mean[i, 0])
+            return np.asarray(single(float(t[i]), y, *self.args), float).reshape(-1)
+
+        with np.errstate(all="ignore"):
+            if traced.checks == 1:
+                found = value(0)
+                if (np.abs(found - mean[0, 1]) <= TOLERANCE * np.abs(found)).all():
+                    return True
+            program = Evaluator(field.program.closed(field.constants))
+            some = np.unique(np.linspace(0, len(t) - 1, traced.checks).astype(int))
+            holds = all(
+                equals(program, value(i), np.float64(t[i]), np.asarray(mean[i, 0]), *field.args)
+                for i in some
+            )
+        if not holds:
+            logger.warning(
+                "%s gives other values now than when it was traced: it reads something that has "
+                "changed since. The solver is driven from Python, at a fraction of the speed.",
+                self._name,
+            )
+        return holds
+
+    def on_host(self, n: int) -> HostField:
+        """Called from Python, with the user's Jacobian or finite differences."""
+        single, arguments = self._single(), self.args
+
+        def function(t: float, y: np.ndarray) -> np.ndarray:
+            value = np.asarray(single(t, y.copy(), *arguments), float)
+            if value.shape != (n,):
+                if n == value.size == 1:  # a number, for one component
+                    return value.reshape(1)
+                raise ValueError(
+                    f"`fun` must return an array of shape {(n,)} (that of `y0`), got {value.shape}."
+                )
+            return value
+
+        return HostField(function, self._host_jacobian(function))
+
+    def _single(self) -> Callable[..., Any]:
+        """``fun`` for one state in real form."""
+        fun, vectorized, embedding = self.fun, self.vectorized, self.embedding
+        n = embedding.n
+        if not vectorized and not embedding.is_complex:
+            return fun
+
+        def single(t: Any, y: Any, *args: Any) -> Any:
+            state = y[:n] + 1j * y[n:] if embedding.is_complex else y
+            value = fun(t, state[:, None], *args) if vectorized else fun(t, state, *args)
+            if vectorized or n == 1:
+                value = np.reshape(value, (n,))
+            if embedding.is_complex:
+                value = np.asarray(value)
+                return np.concatenate([np.real(value), np.imag(value)])
+            return value
+
+        return single
+
+    def _field(
+        self, function: Callable[..., Any], t0: float, y0: np.ndarray, numbers: Numbers
+    ) -> Field:
+        """The traced problem; the user's Jacobian where it can be traced, else the exact one."""
+        start: tuple[Any, Any, Any] = (
+            np.asarray(t0),
+            np.asarray(y0),
+            numbers.after(self.args),
+        )
+        diagonal, jacobian = self.solver.jacobian == "diagonal", self._jacobian()
+        if jacobian is not None and not self.embedding.is_complex:
+            jac: Any = None
+            if callable(jacobian.jac):
+                jac = jacobian._replace(jac=as_jax(jacobian.jac, numbers)).__call__
+            else:
+                jac = jacobian(t0, y0)
+            try:
+                return bind(function, *start, jac, diagonal=diagonal, name="fun")
+            except Exception:  # NumPy or sparse code: automatic differentiation gives the same
+                logger.debug("jac cannot be traced: automatic differentiation is used instead.")
+        return bind(function, *start, None, diagonal=diagonal, name="fun")
+
+    def _jacobian(self) -> UserJacobian | None:
+        """The user's Jacobian, where there is one and the solver uses it."""
+        if self.options.jac is None or self.solver.jacobian == "none":
+            return None
+        diagonal = self.solver.jacobian == "diagonal" and not self.embedding.is_complex
+        return UserJacobian(self.options.jac, self.options, self.embedding, diagonal)
+
+    def _host_jacobian(
+        self, function: Callable[[float, np.ndarray], np.ndarray]
+    ) -> Callable[[float, np.ndarray, np.ndarray], np.ndarray] | None:
+        """The user's Jacobian, or finite differences with SciPy's sparsity and band options."""
+        options, embedding, arguments = self.options, self.embedding, self.args
+        if self.solver.jacobian == "none":
+            return None
+        jacobian = self._jacobian()
+        if jacobian is not None:
+            if callable(jacobian.jac):
+                return lambda t, y, f: jacobian.on_real_form(t, y, arguments)
+            constant = jacobian.on_real_form(0.0, np.zeros(2 * embedding.n), arguments)
+            return lambda t, y, f: constant
+        columns = None
+        if self.vectorized and not embedding.is_complex:
+            columns = lambda t, states: np.asarray(  # noqa: E731
+                self.fun(t, states, *arguments), float
+            )
+        return finite_difference_jacobian(
+            function, columns, options.jac_sparsity, options.lband, options.uband
+        )
+
+
+def host_problem(user: UserFunction, n: int) -> HostProblem:
+    """A function of ``n`` components for the error transport, called from Python."""
+    return HostProblem(*user.on_host(n))

@@ -1,0 +1,137 @@
+"""The Jacobian that came with the user's function: its form, and whether it fits the function."""
+
+import inspect
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from probode.ivp.options import Options
+from probode.ivp.result import Embedding
+
+_STEP = 1e-6
+_WRONG = 0.1
+"""Part of a derivative by which ``jac`` may differ from it: some leave small terms out."""
+_GOLDEN = 0.6180339887498949
+
+
+class UserJacobian(NamedTuple):
+    """``jac``, a function or a matrix: dense, sparse, or packed in bands (then with their widths).
+
+    With ``lband`` or ``uband`` it has SciPy's packed form ``packed[uband + i - j, j] = J[i, j]``,
+    or the full one. Where the solver wants a ``diagonal`` that alone will do.
+    """
+
+    jac: Any
+    options: Options
+    embedding: Embedding
+    diagonal: bool
+
+    def __call__(self, t: Any, y: Any, *args: Any) -> Any:
+        """The matrix (or its diagonal) for a state as the user writes it; NumPy, or traced."""
+        value = self.jac(t, y, *args) if callable(self.jac) else self.jac
+        return self._full(value.toarray() if hasattr(value, "toarray") else value)
+
+    def on_real_form(self, t: float, y: np.ndarray, args: tuple[Any, ...]) -> np.ndarray:
+        """The matrix for the real form of a state, in NumPy."""
+        value = self(t, self.embedding.values(y), *args)
+        if np.iscomplexobj(value) and not self.embedding.is_complex:
+            raise ValueError("`jac` must return real numbers, as `y0` is real; got complex ones.")
+        return self.embedding.jacobian(value).astype(float)
+
+    def _full(self, value: Any) -> Any:
+        if value is None:
+            raise TypeError("`jac` returned None: does it end with a return statement?")
+        n = self.embedding.n
+        traced = any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(value))
+        xp: Any = jnp if traced else np
+        try:
+            matrix = xp.asarray(value)
+            matrix = matrix if matrix.dtype.kind == "c" else matrix.astype(float)
+        except (TypeError, ValueError):
+            raise TypeError(f"`jac` must be a matrix of numbers, got {value!r}.") from None
+        below, above = self.options.lband, self.options.uband
+        banded = below is not None or above is not None
+        below, above = below or 0, above or 0
+        packed = (below + above + 1, n)
+        if banded and matrix.shape == packed:
+            i, j = np.indices((n, n))
+            row = above + i - j
+            inside = (row >= 0) & (row < packed[0])
+            return xp.where(inside, matrix[np.clip(row, 0, packed[0] - 1), j], 0.0)
+        if matrix.shape == (n, n) or (self.diagonal and matrix.shape == (n,)):
+            return matrix
+        if n == 1 and matrix.size == 1:
+            return matrix.reshape(1, 1)
+        expected = f"{(n, n)}, got {matrix.shape}."
+        if banded:
+            expected = f"{packed} (packed: lband={below}, uband={above}) or {expected}"
+        raise ValueError(f"`jac` is expected to have shape {expected}")
+
+    def check(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        t0: float,
+        y0: np.ndarray,
+    ) -> None:
+        """Raise where ``jac`` cannot be called or has the wrong shape; warn where it is wrong.
+
+        Its product with one direction is compared with differences of ``function`` (on the real
+        form of a state), where those ahead and those behind agree.
+        """
+        if callable(self.jac):
+            _check_signature(self.jac, args)
+        matrix = self.on_real_form(t0, y0, args)
+        if matrix.ndim != 2:
+            return
+        direction = _direction(y0)
+
+        def value(step: float) -> np.ndarray:
+            return np.ravel(function(t0, y0 + step * direction, *args))
+
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            try:
+                behind, here, ahead = (value(step) for step in (-_STEP, 0.0, _STEP))
+            except Exception:  # not defined on both sides of the start
+                return
+            if here.shape != y0.shape or not np.isfinite(matrix).all():
+                return
+            change = (ahead - behind) / (2 * _STEP)
+            size = np.maximum(np.abs(matrix) @ np.abs(direction), np.abs(change))
+            bend = np.abs(ahead - 2 * here + behind) / _STEP
+            settled = bend <= 0.1 * _WRONG * size
+            wrong = settled & (np.abs(matrix @ direction - change) > _WRONG * size)
+        if wrong.any():
+            i = int(np.argmax(wrong))
+            warnings.warn(
+                f"`jac` is not the derivative of `fun` at the start: in row {i} its product with "
+                f"a direction is {matrix[i] @ direction:.3g}, differences of `fun` give "
+                f"{change[i]:.3g}. (Is it transposed, or in another order than `y`?)",
+                stacklevel=2,
+            )
+
+
+def _check_signature(jac: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    try:
+        signature = inspect.signature(jac)
+    except (TypeError, ValueError):  # written in C
+        return
+    try:
+        signature.bind(0.0, None, *args)
+    except TypeError as error:
+        extra = "".join(f", arg{i + 1}" for i in range(len(args)))
+        raise TypeError(
+            f"`jac` is called as jac(t, y{extra}), which {signature} does not take: {error}."
+        ) from None
+
+
+def _direction(y: np.ndarray) -> np.ndarray:
+    """Every component moved by a part of its size, no two by the same."""
+    scale = float(np.max(np.abs(y), initial=0.0)) or 1.0
+    part = 0.5 + np.modf(_GOLDEN * np.arange(1, y.size + 1))[0]
+    return np.where(y == 0.0, scale, y) * part

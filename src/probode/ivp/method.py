@@ -1,0 +1,163 @@
+"""What ``solve_ivp`` solves with: the method and order asked for, or chosen."""
+
+from collections import deque
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from probode.base.errors import check_choice
+from probode.base.limits import in_words
+from probode.base.precision import double_precision
+from probode.engines.kept import row_bytes
+from probode.filter.control import Control, PControl
+from probode.filter.solvers import EK0, EK1, DiagonalEK1, Solver
+from probode.filter.step import Method
+from probode.ivp import choice
+from probode.ivp.function import logger
+from probode.ivp.options import Options
+from probode.ivp.result import Embedding
+from probode.model.structure import Dense
+from probode.posterior.posterior import Posterior
+
+METHODS: dict[str, type[Solver]] = {"EK0": EK0, "EK1": EK1, "DiagonalEK1": DiagonalEK1}
+AUTO = "auto"
+
+_FEW_STEPS, _LONG = 40, 1.5
+"""Steps that a solve takes at least, and seconds that are worth a word."""
+_MANY_STEPS = 500
+"""Solves with fewer steps are not looked at: they are over before a hint is read."""
+
+
+def read_method(method: Any) -> Solver | type[Solver] | None:
+    """A solver, a class of solvers, or ``None``: to be chosen."""
+    if isinstance(method, Solver):
+        return method
+    if isinstance(method, str):
+        check_choice("method", method, (*METHODS, AUTO))
+        if method == AUTO:
+            return None
+        method = METHODS[method]
+    method = getattr(method, "solver", method)  # the classes of probode.ivp.scipy
+    if not (isinstance(method, type) and issubclass(method, Solver)):
+        raise ValueError(
+            f"`method` must be one of {', '.join(METHODS)}, {AUTO!r} or a solver, got {method!r}."
+        )
+    return method
+
+
+def single_state(
+    fun: Callable[..., Any], arguments: tuple[Any, ...], vectorized: bool
+) -> Callable[[float, np.ndarray], Any]:
+    """The vector field as a function of one state."""
+    if vectorized:
+        return lambda t, y: np.ravel(fun(t, y[:, None], *arguments))
+    return lambda t, y: fun(t, y, *arguments)
+
+
+def solvers_for(
+    method: Solver | type[Solver] | None,
+    options: Options,
+    control: Control,
+    function: Callable[[float, np.ndarray], Any],
+    t0: float,
+    tf: float,
+    y0: np.ndarray,
+) -> list[choice.Candidate]:
+    """What to solve with: as asked for, or chosen."""
+    if isinstance(method, Solver):
+        return [choice.Candidate(method)]
+    order = None
+    if isinstance(options.order, str):
+        check_choice("order", options.order, (AUTO,))
+    else:
+        order = options.order
+    rtol = float(np.min(control.rtol)) if isinstance(control, PControl) else Options().rtol
+    length = tf - t0 if np.isfinite(tf) else 0.0
+
+    def pace() -> choice.Pace:
+        with double_precision():
+            return choice.pace(function, t0, y0, length)
+
+    def evaluation() -> float:
+        with double_precision():
+            return choice.price_of_evaluation(function, y0)
+
+    found = choice.candidates(
+        method,
+        order,
+        options.diffusion,
+        rtol,
+        y0.size,
+        pace,
+        evaluation,
+        options.evaluations,
+    )
+    if method is None or order is None:
+        logger.info("chosen: %s.", " then ".join(one.solver.name for one in found))
+    return found
+
+
+def say_if_costly(solver: Solver, method: Method) -> None:
+    """Tell the user of a dense covariance, before starting, what a step of it costs."""
+    if not isinstance(method.structure, Dense):
+        return
+    seconds = choice.seconds_of_dense_step(method.structure.d, solver.order)
+    if _FEW_STEPS * seconds > _LONG:
+        size = in_words(2 * row_bytes(method))
+        _hint_of_cost(solver.name, method.structure.d, f"{seconds:.1g} s", size)
+
+
+@lru_cache(maxsize=256)
+def _hint_of_cost(name: str, d: int, seconds: str, size: str) -> None:
+    logger.warning(
+        "%s with d = %d components: a step takes about %s and %s, with the covariance of all "
+        'components. method="auto" (EK0 where it pays), EK0 with evaluations=2 or a lower order '
+        "take less; t_eval without dense_output keeps less; time_limit and max_memory bound both.",
+        *(name, d, seconds, size),
+    )
+
+
+def say_if_unstable(
+    posterior: Posterior,
+    plain: Callable[..., Any],
+    embedding: Embedding,
+    fun: Callable[..., Any],
+) -> None:
+    """Tell the user of EK0 once when its steps were limited by stability, not by the tolerance.
+
+    ``plain(t, y)`` computes what the user's ``fun`` does. A function is looked at once for an order
+    and a number of steps: its evaluations take longer than a solve does.
+    """
+    solver, steps = posterior.solver, int(posterior.stats.accepted)
+    if not isinstance(solver, EK0) or steps < _MANY_STEPS:
+        return
+    case = (getattr(fun, "__code__", type(fun)), solver.name, round(np.log2(steps)))
+    if case in _LOOKED_AT:
+        return
+    _LOOKED_AT.append(case)
+    nodes = np.linspace(0.1, 0.9, 5) * len(posterior.t)
+    limited = []
+    for i in nodes.astype(int):
+        y = embedding.values(np.asarray(posterior.mean)[i : i + 1])[0]
+        with double_precision():
+            rate = choice.spectral_radius(plain, float(posterior.t[i]), y)
+        step = float(posterior.step_sizes[i - 1])
+        limited.append(choice.is_limited_by_stability(solver, step, rate))
+    if 2 * sum(limited) > len(limited):
+        _hint(getattr(fun, "__name__", "the function"), solver)
+
+
+_LOOKED_AT: deque[Any] = deque(maxlen=256)
+
+
+@lru_cache(maxsize=256)
+def _hint(name: str, solver: EK0) -> None:
+    logger.warning(
+        "the steps of %s on %s are limited by stability, not by the tolerance: %sEK1, or a lower "
+        'order, takes fewer (method="auto" and order="auto" choose).',
+        solver.name,
+        name,
+        "evaluations=2, " if solver.evaluations == 1 else "",
+    )

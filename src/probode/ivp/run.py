@@ -1,0 +1,261 @@
+"""Running what ``solve_ivp`` was asked for: compiled where it can be traced, else from Python.
+
+Again where a look shows that the function has changed, or that the steps have missed something.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Protocol, cast
+
+import numpy as np
+
+from probode.base.limits import Limits
+from probode.base.precision import double_precision
+from probode.base.status import Status
+from probode.engines import in_jax, in_python
+from probode.engines.fallback import Fallback, Inputs, guarded_on_host
+from probode.engines.in_jax import Monitor, one_blas_thread
+from probode.engines.kept import Kept
+from probode.engines.progress import with_progress
+from probode.filter import loop
+from probode.filter.control import Control, PControl
+from probode.filter.solvers import Solver
+from probode.filter.step import Method
+from probode.global_error.host import HostProblem
+from probode.ivp.choice import Candidate
+from probode.ivp.function import Traced, UserFunction, host_problem
+from probode.ivp.method import say_if_costly
+from probode.ivp.options import Options
+from probode.ivp.result import Embedding
+from probode.ivp.target import Integrated
+from probode.posterior import events
+from probode.posterior.chosen import ChosenPath
+from probode.posterior.finish import calibrated, run_and_finish
+from probode.posterior.outcome import Problem
+from probode.posterior.paths import NodePath, Path
+from probode.posterior.posterior import Posterior
+from probode.programs.switches import NONE, stops_before, switches
+from probode.solve import build_posterior
+
+_MOST_REPEATS = 3
+"""Solves again where the steps missed something that a look between them saw."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is to be solved, as the user said it.
+
+    Parameters
+    ----------
+    times
+        Where nothing else is needed of the solution than its values at these times. Then a large
+        one is kept there only.
+    output
+        What is made of a posterior in the end, to see how long it takes.
+    """
+
+    fun: Callable[..., Any]
+    t0: float
+    tf: float
+    start: np.ndarray
+    arguments: tuple[Any, ...]
+    vectorized: bool
+    options: Options
+    embedding: Embedding
+    watched: list[events.Event] | None
+    times: np.ndarray | None
+    output: Callable[[Posterior, Limits], None]
+    limits: Limits
+
+    def integrate(self, candidates: list[Candidate], control: Control) -> Integrated:
+        """The result of the first candidate that is done within its budget of steps."""
+        for solver, budget in candidates:
+            began = self.limits.elapsed
+            done = self._solve(solver, control, budget)
+            if done is None:
+                continue
+            if self.limits.left <= self.limits.elapsed - began:  # another takes as long again
+                return done
+            return self._again_where_something_was_missed(done, solver, control, budget)
+        raise AssertionError("the last candidate has no budget")
+
+    def _again_where_something_was_missed(
+        self, done: Integrated, solver: Solver, control: Control, budget: int | None
+    ) -> Integrated:
+        """Solve again with steps that end where a look between the steps saw more than they did."""
+        suspects, cost = NONE, dict.fromkeys(done[2], 0)
+        for _ in range(_MOST_REPEATS):
+            look = done[0].problem.look
+            if look is None or not look.seen or done[0].status != Status.SUCCESS:
+                break
+            suspects = np.union1d(suspects, look.suspects)
+            again = self._solve(solver, control, budget, suspects)
+            if again is None:
+                break
+            cost = {name: cost[name] + done[2][name] for name in cost}
+            done = again
+        posterior, path, counts = done
+        return posterior, path, {name: cost[name] + counts[name] for name in counts}
+
+    def _solve(
+        self, solver: Solver, control: Control, budget: int | None, suspects: np.ndarray = NONE
+    ) -> Integrated | None:
+        """Run the solve on the real form of the state; ``None``: not done in ``budget`` steps.
+
+        Steps end where the function switches, and at the times ``suspects``.
+        """
+        options, embedding = self.options, self.embedding
+        user = UserFunction(self.fun, self.arguments, self.vectorized, options, solver, embedding)
+        y0 = embedding.flatten(self.start)
+        with (
+            with_progress(options.progress, self.t0, self.tf, options.callback) as callback,
+            double_precision(),
+            one_blas_thread(),
+        ):
+            if isinstance(control, PControl):
+                control = control.flat(y0.shape)
+            method = solver.method(y0.size)
+            say_if_costly(solver, method)
+            traced = user.traced(self.t0, self.tf, y0)
+            ways: list[_Way] = [] if traced is None else [_Compiled(self, solver, traced)]
+            posterior = None
+            for way in (*ways, _Driven(self, solver, user)):
+                way.prepare(method, control, y0, suspects)
+                posterior = self._run(way, method, callback, budget)
+                if posterior is None:
+                    return None
+                if traced is None or user.still_holds(traced, *_steps_of(posterior.path)):
+                    break
+                traced = None
+            assert posterior is not None
+        stats = posterior.stats
+        counts = {
+            "nfev": int(stats.f_evaluations) + int(stats.calibration_f_evaluations),
+            "njev": int(stats.jacobian_evaluations) + int(stats.calibration_jacobian_evaluations),
+            "nlu": 0,
+        }
+        return posterior, str(stats.path), counts
+
+    def _run(
+        self, way: "_Way", method: Method, callback: Any, budget: int | None
+    ) -> Posterior | None:
+        options, embedding, watch = self.options, self.embedding, None
+        shape = embedding.flatten(self.start).shape
+        if self.watched is not None and any(np.isfinite(e.terminal) for e in self.watched):
+            watch = events.Watch(self.watched, embedding.values)
+        bounds = [bound for bound in (options.max_num_steps, budget) if bound is not None]
+        monitor = Monitor(self.limits, min(bounds, default=None), callback, shape, watch)
+        sparse = self.times is not None and isinstance(way, _Compiled)
+        calibrating = options.calibration != "model"
+        monitor = monitor.bounded(method, options.smooth, calibrating, sparse)
+
+        def finish(nodes: Path, final: loop.Solve, status: Any, limits: Limits) -> Posterior:
+            solved = (nodes, final, status, way.start_evaluations, way.path)
+            made = build_posterior(way.solver, method, shape, way.control, *solved)
+            made = replace(made, problem=way.problem, is_complex=embedding.is_complex)
+            return calibrated(made, made.problem.field, options.calibration, limits)
+
+        return run_and_finish(
+            way.run, method, options.smooth, monitor, finish, self.output, self.times, budget
+        )
+
+
+def _steps_of(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Times and means (with their derivatives) of the steps that a solve took."""
+    rows: Any = path.trail if isinstance(path, ChosenPath) else cast(NodePath, path).rows
+    return np.asarray(rows.t), np.asarray(rows.mean)
+
+
+class _Way(Protocol):
+    """A way to take the steps."""
+
+    solver: Solver
+    control: Control
+    path: str
+    """How the function is evaluated."""
+
+    def prepare(
+        self, method: Method, control: Control, y0: np.ndarray, suspects: np.ndarray
+    ) -> None:
+        """Before the first step."""
+
+    def run(self, monitor: Monitor) -> tuple[loop.Solve, Status, Kept]:
+        """Take all steps, and keep them."""
+
+    @property
+    def start_evaluations(self) -> int:
+        """Evaluations of the function before the first step."""
+
+    @property
+    def problem(self) -> Problem:
+        """The function, for a calibration and what is said of it."""
+
+
+class _Compiled:
+    """A function that was traced."""
+
+    def __init__(self, task: Task, solver: Solver, traced: Traced) -> None:
+        asked = task.options.initialization
+        self.solver = solver if asked is None else replace(solver, initialization=asked)
+        self.path = traced.path
+        self._task, self._traced = task, traced
+
+    def prepare(
+        self, method: Method, control: Control, y0: np.ndarray, suspects: np.ndarray
+    ) -> None:
+        """Steps end where the function switches, too."""
+        task, field = self._task, self._traced.field
+        self._found = switches(field, task.t0, task.tf)
+        stops = np.concatenate([self._found.times, suspects])
+        self.control = _with_stops(task, control, stops)
+        start = self.solver.initialization
+        inputs = Inputs(method, start, field, self.control, task.t0, task.tf, y0)
+        self._given = Fallback(inputs)
+
+    def run(self, monitor: Monitor) -> tuple[loop.Solve, Status, Kept]:
+        return in_jax.solve_all(self._given, monitor)
+
+    @property
+    def start_evaluations(self) -> int:
+        inputs = self._given.inputs
+        return loop.start_evaluations(inputs.initialization, self.control, self.solver.order)
+
+    @property
+    def problem(self) -> Problem:
+        return Problem(self._given.inputs.field, tuple(self._given.notes), self._found)
+
+
+class _Driven:
+    """A function that only Python can evaluate."""
+
+    path = "python"
+
+    def __init__(self, task: Task, solver: Solver, user: UserFunction) -> None:
+        self.solver, self._task, self._user = solver, task, user
+
+    def prepare(
+        self, method: Method, control: Control, y0: np.ndarray, suspects: np.ndarray
+    ) -> None:
+        """What is not finite in its Jacobian counts as zero, which is noted."""
+        task, hosted = self._task, self._user.on_host(y0.size)
+        self._size, self._said = y0.size, list[str]()
+        self._hosted = hosted._replace(jacobian=guarded_on_host(hosted.jacobian, self._said))
+        self.control = _with_stops(task, control, suspects)
+        self._steps, self.start_evaluations = in_python.steps_on_host(
+            method, self._hosted, self.control, task.t0, task.tf, y0
+        )
+
+    def run(self, monitor: Monitor) -> tuple[loop.Solve, Status, Kept]:
+        return self._steps(monitor)
+
+    @property
+    def problem(self) -> Problem:
+        again = partial(host_problem, self._user, self._size)
+        return Problem(HostProblem(*self._hosted), tuple(self._said), again=again)
+
+
+def _with_stops(task: Task, control: Control, times: np.ndarray) -> Control:
+    if not isinstance(control, PControl):
+        return control
+    return control.with_stops(stops_before(times, task.t0, task.tf), task.tf)

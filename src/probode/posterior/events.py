@@ -1,0 +1,265 @@
+"""Events: where a function of time and state crosses zero along a posterior, and how surely."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from probode.base.limits import Limits
+from probode.base.status import Status
+from probode.engines.in_jax import AnyChunk
+from probode.posterior.crossings import Crossing, Function, Search
+from probode.posterior.hermite import Curve
+from probode.posterior.outcome import Gaussian
+from probode.posterior.paths import NodePath
+from probode.posterior.posterior import Posterior
+
+_WATCHED = 3
+"""Derivatives that tell the way of a filter's mean: its higher ones jump at the nodes."""
+
+_TOGETHER = 32
+"""Events at which the posterior is evaluated together: one size, so that one program is compiled
+however many there are."""
+
+_NUMBERS = 2**19
+"""Numbers that are held at once to differentiate events."""
+
+_PIECE = 256
+"""Steps between two looks at the clock."""
+
+Convert = Callable[[np.ndarray], np.ndarray]
+
+
+class Event(NamedTuple):
+    """A function ``g(t, y)`` whose zeros are wanted."""
+
+    function: Function
+    direction: float
+    """Positive: only where ``g`` goes from negative to positive; negative: the opposite."""
+    terminal: float
+    """The solve ends at this occurrence (infinity: never)."""
+
+
+def prepare(events: Any, args: Sequence[Any]) -> list[Event]:
+    """Read events as SciPy does: functions with attributes ``terminal`` and ``direction``."""
+    if callable(events):
+        events = (events,)
+    prepared = []
+    for event in events:
+        if not callable(event):
+            raise TypeError(f"an event must be a function (t, y), got {type(event).__name__}.")
+        terminal = getattr(event, "terminal", None)
+        if terminal is None or terminal == 0:
+            limit = np.inf
+        elif int(terminal) == terminal and terminal > 0:
+            limit = int(terminal)
+        else:
+            raise ValueError(
+                "The `terminal` attribute of an event must be a boolean or a positive integer, "
+                f"got {terminal!r}."
+            )
+
+        def function(t: float, y: np.ndarray, event: Any = event) -> float:
+            return event(t, y, *args)
+
+        direction = float(getattr(event, "direction", 0))
+        prepared.append(Event(function if args else event, direction, limit))
+    return prepared
+
+
+def _search(events: Sequence[Event], convert: Convert) -> Search:
+    return Search([e.function for e in events], [e.direction for e in events], convert)
+
+
+class Watch:
+    """Looks for terminal events chunk by chunk, on the filter's means."""
+
+    def __init__(self, events: Sequence[Event], convert: Convert) -> None:
+        self.events = [event for event in events if np.isfinite(event.terminal)]
+        self._search = _search(self.events, convert)
+        self._counts = _Counts(self.events)
+
+    def __call__(self, chunk: AnyChunk) -> int | None:
+        """The number of steps of this chunk to keep, if a terminal event lies in it."""
+        steps = int(chunk.steps)
+        t = np.asarray(chunk.rows.t)[: steps + 1]
+        curve = Curve(t, np.asarray(chunk.rows.mean)[: steps + 1, :_WATCHED])
+        for crossing in self._search(curve):
+            if self._counts.is_last(crossing):
+                return crossing.step + 1
+        return None
+
+
+class _Counts:
+    """Counts events as they come."""
+
+    def __init__(self, events: Sequence[Event]) -> None:
+        self._left = [event.terminal for event in events]
+
+    def is_last(self, crossing: Crossing) -> bool:
+        """Whether the solve ends here."""
+        self._left[crossing.event] -= 1
+        return self._left[crossing.event] <= 0
+
+
+class End(NamedTuple):
+    """The state at a terminal event, in real form."""
+
+    t: float
+    mean: np.ndarray
+    std: np.ndarray
+
+
+class Occurrences(NamedTuple):
+    """Events along a posterior: one list per event."""
+
+    t: list[np.ndarray]
+    y: list[np.ndarray]
+    std: list[np.ndarray]
+    end: End | None
+    """The terminal event, if there was one."""
+    whole: bool = True
+    """Whether there was time to look at all of them."""
+
+
+def locate(
+    events: Sequence[Event],
+    posterior: Posterior,
+    convert: Convert = lambda y: y,
+    limits: Limits | None = None,
+) -> Occurrences:
+    """All events along a posterior, up to the first terminal one (or as time allows).
+
+    ``convert`` turns flat real states into what the user's functions expect.
+    """
+    limits = limits or Limits()
+    path = cast(NodePath, posterior.path)  # every step was kept
+    t = np.asarray(posterior.t)
+    curve = Curve(t, np.asarray(path.means), closed=path.smoothed is not None)
+    search = _search(events, convert)
+    crossings, whole = _crossings(search, curve, limits)
+    found, ended = _until_terminal(events, crossings)
+    if posterior.status == Status.EVENT and whole and not ended:
+        # The filter's mean has crossed zero in the last step, the smoothed one has not: the solve
+        # has ended all the same.
+        last = Curve(t[-2:], np.asarray(path.rows.mean)[-2:, :_WATCHED])
+        ending = [
+            c for c in _search(events, convert)(last) if np.isfinite(events[c.event].terminal)
+        ]
+        found = [*found, *(c._replace(step=len(t) - 2) for c in ending[:1])]
+        ended = bool(ending)
+    if not found:
+        none = [np.array([]) for _ in events]
+        return Occurrences(none, none, none, None, whole)
+    blocks = _together(posterior, np.array([c.t for c in found]), limits)
+    if len(found) > len(blocks) * _TOGETHER:
+        found, ended, whole = found[: len(blocks) * _TOGETHER], False, False
+    which, times, step, part = (
+        np.array([getattr(c, name) for c in found]) for name in ("event", "t", "step", "s")
+    )
+    at = _States(times, curve(step, part), curve.slope(step, part), blocks)
+    time_std = at.time_std(search, which, (t.min(), t.max()))
+    mine = [which == k for k in range(len(events))]
+    return Occurrences(
+        [times[i] for i in mine],
+        [convert(at.mean[i]) if np.any(i) else np.array([]) for i in mine],
+        [time_std[i] for i in mine],
+        End(times[-1], at.mean[-1], at.std[-1]) if ended else None,
+        whole,
+    )
+
+
+def _crossings(search: Search, curve: Curve, limits: Limits) -> tuple[list[Crossing], bool]:
+    """All crossings; with a time limit in pieces of the curve, and whether there was time."""
+    if limits.left == np.inf:
+        return search(curve), True
+    found: list[Crossing] = []
+    for begin in range(0, len(curve.h), _PIECE):
+        if limits.expired():
+            return found, False
+        some = slice(begin, begin + _PIECE + 1)
+        piece = Curve(curve.t[some], curve.derivatives[some], closed=curve.closed)
+        found += [crossing._replace(step=crossing.step + begin) for crossing in search(piece)]
+    return found, True
+
+
+def _until_terminal(
+    events: Sequence[Event], crossings: Sequence[Crossing]
+) -> tuple[Sequence[Crossing], bool]:
+    """The crossings up to the one that ends the solve, and whether there is one."""
+    counts = _Counts(events)
+    for i, crossing in enumerate(crossings):
+        if counts.is_last(crossing):
+            return crossings[: i + 1], True
+    return crossings, False
+
+
+def _together(posterior: Posterior, t: np.ndarray, limits: Limits) -> list[Gaussian]:
+    """The posterior at several times, in blocks of one size (the last time is repeated).
+
+    One of them, and then as many as there is time for.
+    """
+    count = -(-len(t) // _TOGETHER) * _TOGETHER
+    padded = np.append(t, np.repeat(t[-1], count - len(t)))
+    blocks: list[Gaussian] = []
+    for block in padded.reshape(-1, _TOGETHER):
+        if blocks and limits.expired():
+            break
+        blocks.append(posterior(block))
+    return blocks
+
+
+class _States:
+    """Solution and slope at the times of events, with the posterior there in blocks."""
+
+    def __init__(
+        self, t: np.ndarray, mean: np.ndarray, slope: np.ndarray, blocks: list[Gaussian]
+    ) -> None:
+        self.t, self.mean, self.slope, self._blocks = t, mean, slope, blocks
+        std = [np.reshape(block.std, (_TOGETHER, -1)) for block in blocks]
+        self.std = np.concatenate(std)[: len(t)]
+
+    def time_std(
+        self, search: Search, which: np.ndarray, interval: tuple[float, float]
+    ) -> np.ndarray:
+        """``sqrt(∇g Σ ∇gᵀ) / |dg/dt|``: first-order standard deviations of the events' times."""
+        count, d = self.mean.shape
+        gradient, rate = np.zeros((len(self._blocks) * _TOGETHER, d)), np.empty(count)
+        size = max(1, _NUMBERS // (d * (d + 1)))
+        for k in np.unique(which):
+            mine = np.flatnonzero(which == k)
+            for i in np.split(mine, range(size, len(mine), size)):
+                gradient[i], in_time = self._differences(search, k, i, interval)
+                rate[i] = np.abs(in_time + np.sum(gradient[i] * self.slope[i], axis=1))
+        parts = zip(self._blocks, np.split(gradient, len(self._blocks)), strict=True)
+        across = np.concatenate([block.project(part) for block, part in parts])[:count]
+        return np.where(rate == 0.0, np.inf, across / np.where(rate == 0.0, 1.0, rate))
+
+    def _differences(
+        self, search: Search, k: int, i: np.ndarray, interval: tuple[float, float]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Central differences of function ``k`` in the state and in time, at the events ``i``.
+
+        NaN where it cannot be evaluated beside the event (a square root, a logarithm).
+        """
+        t, y, std = self.t[i], self.mean[i], self.std[i]
+        d = y.shape[1]
+        step = 1e-6 * np.maximum(np.maximum(np.abs(y), 1e3 * std), 1e-6)
+        later = 1e-6 * np.maximum(np.abs(t), interval[1] - interval[0])
+        # Points: each component up, then down, at the same time; then the state later and before.
+        times = np.repeat(t[:, None], 2 * d + 2, axis=1)
+        times[:, -2:] = np.clip(np.stack([t + later, t - later], axis=1), *interval)
+        states = np.repeat(y[:, None], 2 * d + 2, axis=1)
+        each = np.arange(d)
+        states[:, each, each] += step
+        states[:, d + each, each] -= step
+        try:
+            g = search.evaluate(k, times.reshape(-1), states.reshape(-1, d)).reshape(len(i), -1)
+        except (ArithmeticError, ValueError):
+            if len(i) == 1:
+                return np.full((1, d), np.nan), np.full(1, np.nan)
+            each_event = [self._differences(search, k, one, interval) for one in i[:, None]]
+            return tuple(np.concatenate(x) for x in zip(*each_event, strict=True))  # type: ignore
+        width = states[:, each, each] - states[:, d + each, each]
+        gradient = (g[:, :d] - g[:, d : 2 * d]) / width
+        return gradient, (g[:, -2] - g[:, -1]) / (times[:, -2] - times[:, -1])

@@ -1,0 +1,182 @@
+"""What a posterior is made of besides its path: Gaussians, costs, the problem it belongs to."""
+
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from probode.base.precision import double_precision, on_host
+from probode.base.record import record, static
+from probode.model.gaussian import norm
+from probode.model.structure import Structure
+from probode.programs.stored import stored
+
+
+@record
+class Stats:
+    """What a solve cost."""
+
+    steps: Array | int
+    """Steps attempted."""
+    accepted: Array | int
+    rejected: Array | int
+    f_evaluations: Array | int
+    """Evaluations of the vector field, those of the start included (Taylor mode: one per order)."""
+    jacobian_evaluations: Array | int
+    calibration_f_evaluations: Array | int = 0
+    """Evaluations of the vector field by the calibration, not counted above."""
+    calibration_jacobian_evaluations: Array | int = 0
+    path: str = static(default="jax")
+    """How the vector field was evaluated: "jax" (as it is), "numpy" or "scalars" (a NumPy function,
+    traced), "python" (called from Python)."""
+
+
+@record
+class Gaussian:
+    """A Gaussian over ``y`` (or one of its derivatives), at one time or at several."""
+
+    mean: Array
+    """Shape ``(*times, *shape)``."""
+    columns: Array
+    """Columns of the covariance's right factor, in the form of the solver's structure."""
+    spread: Array
+    """Calibration: a factor for all standard deviations, or one per component."""
+    structure: Structure = static()
+    multivariate: bool = static()
+    ratio: Array | None = None
+    """Factors of the model's standard deviations, ``(*times, d)``, of a calibrated posterior."""
+    own: Array | None = None
+    """Standard deviations of components for which the model has none, ``(*times, d)``."""
+
+    @property
+    def std(self) -> Array:
+        """Marginal standard deviations, in the shape of the mean."""
+        xp: Any = np if on_host(self.columns) else jnp
+        with double_precision():
+            std = self.structure.std(self.columns)
+            std = std * self._spread_over(std.ndim)
+            if self.ratio is not None:
+                std = xp.hypot(std * self.ratio, self.own)
+            return std.reshape(self.mean.shape)
+
+    @property
+    def cov(self) -> Array:
+        """Covariance of ``y`` flattened in C order: shape ``(*times, d, d)``.
+
+        It holds squares, which beyond 1e154 are infinite; ``std`` is not.
+        """
+        with double_precision():
+            covariance = self.structure.covariance(self.columns)
+            spread = self._spread_over(covariance.ndim - 1)
+            if self.ratio is not None:
+                spread = spread * self.ratio
+            covariance = covariance * spread[..., None] * spread[..., None, :]
+            if self.own is not None:
+                covariance = covariance + self.own[..., None] ** 2 * np.eye(self.own.shape[-1])
+            return covariance
+
+    def project(self, direction: np.ndarray) -> Any:
+        """Standard deviations of ``direction · y`` (flattened in C order), one per time."""
+        weights = direction * self._spread_over(direction.ndim)
+        if self.ratio is None:
+            return self.structure.project(self.columns, weights)
+        across = self.structure.project(self.columns, weights * self.ratio)
+        assert self.own is not None
+        return np.hypot(across, norm(direction * self.own))
+
+    def _spread_over(self, ndim: int) -> Array:
+        """The calibration with axes for the times, between those of a batch and the components."""
+        spread = self.spread if self.multivariate else self.spread[..., None]
+        times = ndim - spread.ndim
+        return spread.reshape((*spread.shape[:-1], *[1] * times, spread.shape[-1]))
+
+
+@jax.tree_util.register_pytree_node_class
+class Problem:
+    """The vector field of a finished solve, for a later calibration.
+
+    No part of the values: functions on pytrees (``jit``, ``vmap``, ``tree.map``) leave it behind.
+    Pickled, a traced field goes along by value (:mod:`probode.programs.stored`), one that only
+    Python can evaluate by the names of its functions; where neither is possible, the reason does.
+
+    Parameters
+    ----------
+    field
+        The vector field; ``None``: not known.
+    again
+        Makes a field that cannot be stored by value, from functions that pickle knows by name.
+    """
+
+    def __init__(
+        self,
+        field: Any = None,
+        notes: tuple[str, ...] = (),
+        switches: Any = None,
+        look: Any = None,
+        again: Callable[[], Any] | None = None,
+    ) -> None:
+        self._field, self._again = field, again
+        self._stored: Any = None
+        self.lost = "it was loaded from a file, or went through jit, vmap or tree.map"
+        """Why there is no field, if there is none."""
+        self.notes = notes
+        """What was done otherwise than asked for, and why, in words."""
+        self.switches = switches
+        """When the field switches (:class:`probode.programs.switches.Switches`), if known."""
+        self.look = look
+        """What was seen between the steps (:class:`probode.global_error.between.Look`)."""
+
+    def seen(self, look: Any) -> "Problem":
+        """The same after a look between the steps."""
+        found = copy.copy(self)
+        found.look = look
+        return found
+
+    @property
+    def field(self) -> Any:
+        """The vector field, put together now if it was stored; ``None`` if it is lost."""
+        if self._field is None and self._stored is not None:
+            try:
+                self._field = pickle.loads(self._stored)()
+            except Exception as error:  # another version of JAX, or a function that is not there
+                self._stored = None
+                self.lost = f"it was pickled, and here its function cannot be loaded: {error}"
+        return self._field
+
+    def __getstate__(self) -> dict[str, Any]:
+        content, lost = self._stored, self.lost
+        if self._field is not None:
+            try:
+                content = pickle.dumps(self._again or stored(self._field).field)
+            except Exception as error:  # pickle raises of all kinds
+                lost = f"it was pickled, and its vector field cannot be: {error}"
+                if self._again is not None:
+                    lost += ". What only Python can evaluate must be defined in a module"
+        seen = {"notes": self.notes, "switches": self.switches, "look": self.look}
+        return {"_stored": content, "lost": lost, **seen}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._field = self._again = None
+        self.__dict__.update(state)
+
+    def __copy__(self) -> "Problem":
+        made = Problem(self._field, self.notes, self.switches, self.look, self._again)
+        made._stored, made.lost = self._stored, self.lost
+        return made
+
+    def __deepcopy__(self, memo: Any) -> "Problem":
+        return self
+
+    def tree_flatten(self) -> tuple[tuple[()], None]:
+        """Nothing inside."""
+        return (), None
+
+    @classmethod
+    def tree_unflatten(cls, _: None, children: tuple[()]) -> "Problem":
+        """An empty one."""
+        return cls()

@@ -1,0 +1,440 @@
+"""Posterior paths: the states a solve has kept, and how to look at them at other times.
+
+:class:`NodePath` has every step and can be evaluated and sampled anywhere; :class:`SavedPath` has
+chosen times only. Outside a trace their arrays are NumPy arrays, inside they are JAX arrays.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from probode.base.compile import compiled
+from probode.base.precision import double_precision, on_host
+from probode.base.record import record
+from probode.engines.in_jax import one_blas_thread
+from probode.engines.native.interpolate import interpolate_all
+from probode.engines.native.library import interpolates
+from probode.filter import saving
+from probode.filter.loop import Rows
+from probode.filter.saving import Saving
+from probode.filter.smooth import Marginals, interpolate, sample_rows, spread_noise
+from probode.filter.step import Method, State, extrapolate
+from probode.model.gaussian import pack, unpack
+
+_BLOCK_BYTES = 64 * 2**20
+_LARGEST_BLOCK = 1024
+_TRACED_NOISE = jnp.float32
+"""Inside a trace random bits are lowered outside our scope of double precision."""
+
+
+class Path:
+    """What the posterior needs of the states that were kept."""
+
+    @property
+    def t(self) -> Array:
+        """Times of the states, shape ``(N,)``."""
+        raise NotImplementedError
+
+    @property
+    def is_smoothed(self) -> bool:
+        """Whether the states are conditioned on the whole solve."""
+        raise NotImplementedError
+
+    def select(self, method: Method, k: int) -> tuple[Array, Array]:
+        """Means ``(N, d)`` and factor columns of the ``k``-th derivative at the times ``t``."""
+        raise NotImplementedError
+
+    def evaluate(self, method: Method, t: Any, k: int) -> tuple[Array, Array]:
+        """The same at any times."""
+        raise NotImplementedError
+
+    def sample(self, method: Method, n: int, key: Array, t: Any, spread: Array) -> Any:
+        """Joint samples, shape ``(n, N, d)``."""
+        raise NotImplementedError
+
+    def noise(self) -> tuple[Array, Array]:
+        """Process noise ``s`` of the steps, and their lengths."""
+        raise NotImplementedError
+
+    def step_sizes(self) -> Array:
+        """Lengths of the accepted steps."""
+        raise NotImplementedError
+
+
+def _select(method: Method, h: Array, mean: Array, factor: Array, k: Any) -> tuple[Array, Array]:
+    """Mean and factor columns of one derivative, in plain units; leading axes are a batch."""
+    columns = method.structure.select(factor, k)
+    return mean[..., k, :], _in_plain_units(method, h, columns, k)
+
+
+def _in_plain_units(method: Method, h: Array, columns: Array, k: Any) -> Array:
+    """Columns of the ``k``-th derivative, which are in coordinates ``T(h)``."""
+    weight = abs(method.prior.coordinate(h, k))
+    extra = columns.ndim - weight.ndim
+    return columns * weight.reshape((*weight.shape, *[1] * extra))
+
+
+@record
+class NodePath(Path):
+    """Every accepted step: filtering states and, if smoothed, the smoothed marginals.
+
+    Of a factor only the triangle is kept (:func:`probode.model.gaussian.pack`).
+    """
+
+    rows: Rows
+    smoothed: Marginals | None
+
+    @staticmethod
+    def of(rows: Rows, smoothed: Marginals | None) -> "NodePath":
+        """From rows with square factors."""
+        if smoothed is not None:
+            smoothed = replace(smoothed, factor=pack(smoothed.factor))
+        return NodePath(replace(rows, factor=pack(rows.factor)), smoothed)
+
+    @property
+    def t(self) -> Array:
+        return self.rows.t
+
+    @property
+    def is_smoothed(self) -> bool:
+        return self.smoothed is not None
+
+    @property
+    def _marginals(self) -> Marginals:
+        rows = self.rows
+        return self.smoothed if self.smoothed is not None else Marginals(rows.mean, rows.factor)
+
+    @property
+    def means(self) -> Array:
+        """Means of the whole states, ``(N, q+1, d)``."""
+        return self._marginals.mean
+
+    def select(self, method: Method, k: int) -> tuple[Array, Array]:
+        marginals = self._marginals
+        with double_precision():
+            columns = method.structure.select_packed(marginals.factor, k)
+            return marginals.mean[..., k, :], _in_plain_units(method, self.rows.h, columns, k)
+
+    def evaluate(self, method: Method, t: Any, k: int) -> tuple[Array, Array]:
+        host = on_host(self.rows.t) and not isinstance(t, jax.core.Tracer)
+        with double_precision():
+            times: Any = np.asarray(t, float) if host else jnp.asarray(t, float)
+            each = times.reshape(-1)
+            if host:
+                _check_times(times)
+            mean: Any
+            columns: Any
+            if host and interpolates(method):
+                ends = self._right(np, each)
+                mean, columns = interpolate_all(method, self.rows, self.smoothed, ends, each, k)
+            else:
+                mean, columns = self._evaluate_compiled(method, each, k)
+        return (
+            mean.reshape((*times.shape, *mean.shape[1:])),
+            columns.reshape((*times.shape, *columns.shape[1:])),
+        )
+
+    def _evaluate_compiled(self, method: Method, t: Any, k: int) -> Any:
+        smooth = self.smoothed is not None
+        if on_host(t):
+            block = partial(_evaluate_block, method, smooth, k)
+            with one_blas_thread():
+                return _in_blocks(block, self._around(np, t), _bytes(method))
+        return jax.vmap(partial(_evaluate, method, smooth, k))(*self._around(jnp, t))
+
+    def _right(self, xp: Any, t: Any) -> Any:
+        """For each time: the node at which the step ends that it falls into, or is next to."""
+        nodes = self.rows.t
+        if nodes.shape[0] == 1:
+            return xp.zeros(t.shape, int)
+        sign = xp.where(nodes[-1] < nodes[0], -1.0, 1.0)
+        right = xp.searchsorted(sign * nodes, sign * t, side="left")
+        return xp.clip(right, 1, nodes.shape[0] - 1)
+
+    def _around(self, xp: Any, t: Any) -> tuple[Any, ...]:
+        """For each time: the step it falls into, as (filtered left, left, right, s, t)."""
+        rows, marginals = self.rows, self._marginals
+        j = self._right(xp, t)
+        i = xp.maximum(j - 1, 0)
+        filtered = State(rows.t[i], rows.h[i], rows.mean[i], unpack(rows.factor[i]))
+        left = State(rows.t[i], rows.h[i], marginals.mean[i], unpack(marginals.factor[i]))
+        right = State(rows.t[j], rows.h[j], marginals.mean[j], unpack(marginals.factor[j]))
+        return filtered, left, right, rows.scale[j], t
+
+    def sample(self, method: Method, n: int, key: Array, t: Any, spread: Array) -> Any:
+        if self.smoothed is None:
+            raise ValueError(
+                "joint samples need the smoother: this posterior was computed with smooth=False."
+            )
+        with double_precision(), one_blas_thread():
+            if not on_host(self.rows.t):
+                if t is not None:
+                    raise ValueError("inside a trace, sample at chosen times through save_at.")
+                return _sample_traced(method, self.rows, n, key, spread)
+            if t is None:
+                return _sample_all(method, self.rows, n, key, spread)
+            times = np.asarray(t, float)
+            rows, where = self._with_times(method, times.reshape(-1))
+            drawn = _sample_all(method, rows, n, key, spread)[:, where]
+            return drawn.reshape(n, *times.shape, drawn.shape[-1])
+
+    def _with_times(self, method: Method, times: np.ndarray) -> tuple[Rows, np.ndarray]:
+        """The nodes with further times put between them (as predictions), and where these are."""
+        rows = self.rows
+        low, high = sorted((rows.t[0], rows.t[-1]))
+        _check_times(times)
+        if np.any((times < low) | (times > high)):
+            raise ValueError(
+                f"samples are drawn within the solved interval [{low:g}, {high:g}], got times from "
+                f"{times.min():g} to {times.max():g}."
+            )
+        sign = -1.0 if rows.t[-1] < rows.t[0] else 1.0
+        new = np.setdiff1d(times, rows.t)
+        new = new[np.argsort(sign * new)]
+        if new.size:
+            filtered, _, right, scale, at = self._around(np, new)
+            inside = _in_blocks(
+                partial(_predict_block, method), (filtered, right, scale, at), _bytes(method)
+            )
+            inserted = Rows(at, inside.h, scale, inside.mean, pack(inside.factor))
+            joined = jax.tree.map(lambda a, b: np.concatenate([a, b]), rows, inserted)
+            # The noise of a step belongs to its whole length: keep that length beside it.
+            whole = np.concatenate([np.r_[1.0, np.diff(rows.t)], right.t - filtered.t])
+            order = np.argsort(sign * joined.t, kind="stable")
+            joined = jax.tree.map(lambda x: x[order], joined)
+            part = np.r_[1.0, np.diff(joined.t)] / whole[order]
+            part = np.abs(part) ** (method.prior.order - 0.5)
+            weight = part.reshape(-1, *[1] * (joined.scale.ndim - 1))
+            rows = replace(joined, scale=joined.scale * weight)
+        return rows, np.searchsorted(sign * rows.t, sign * times)
+
+    def noise(self) -> tuple[Array, Array]:
+        return self._steps(self.rows.scale), self.step_sizes()
+
+    def step_sizes(self) -> Array:
+        return self._steps(self.rows.h)
+
+    def _steps(self, x: Array) -> Array:
+        """Without the first row, where no step ended; leading axes are a batch."""
+        return x[(slice(None),) * (self.rows.t.ndim - 1) + (slice(1, None),)]
+
+
+@record
+class SavedPath(Path):
+    """States at chosen times, linked by composed kernels."""
+
+    saved: Rows
+    marginals: Marginals
+    saving: Saving
+
+    @property
+    def t(self) -> Array:
+        return self.saved.t
+
+    @property
+    def is_smoothed(self) -> bool:
+        return self.saving.kernels is not None
+
+    def select(self, method: Method, k: int) -> tuple[Array, Array]:
+        with double_precision():
+            return _select(method, self.saved.h, self.marginals.mean, self.marginals.factor, k)
+
+    def evaluate(self, method: Method, t: Any, k: int) -> tuple[Array, Array]:
+        raise ValueError(
+            "this posterior was computed with save_at and is known at posterior.t only. Solve "
+            "without save_at for dense output, or put the times you need into save_at."
+        )
+
+    def sample(self, method: Method, n: int, key: Array, t: Any, spread: Array) -> Any:
+        if t is not None:
+            raise ValueError(
+                "a posterior computed with save_at can be sampled at its own times only: leave t "
+                "out, or put the times you need into save_at."
+            )
+        if self.saving.kernels is None:
+            raise ValueError(
+                "joint samples need the smoother: this posterior was computed with smooth=False."
+            )
+        with double_precision(), one_blas_thread():
+            if on_host(self.t):
+                drawn = _sample_saved(method, n, self.saving, key, spread)
+                return np.asarray(drawn)[:, : len(self.t)]
+            return _draw_saved(method, n, self.saving, key, spread, _TRACED_NOISE)
+
+    def noise(self) -> tuple[Array, Array]:
+        # The noise is that of the whole step; its length is not kept, the state's own h is part.
+        raise ValueError("per-step diffusions are not kept with save_at.")
+
+    def step_sizes(self) -> Array:
+        raise ValueError("step sizes are not kept with save_at: solve without it to see them.")
+
+
+def _evaluate(
+    method: Method,
+    smooth: bool,
+    k: Any,
+    filtered: State,
+    left: State,
+    right: State,
+    scale: Array,
+    t: Array,
+) -> tuple[Array, Array]:
+    """Mean and factor columns at ``t``, in the step from ``left`` to ``right`` or outside of it."""
+    step = right.t - left.t
+    step = jnp.where(step == 0.0, 1.0, step)
+    before = (left.t - t) * step > 0.0
+    after = (t - right.t) * step > 0.0
+    inside = ~(before | after)
+
+    # Off the grid one prediction, from the state that speaks for this time; the length zero is
+    # replaced, its result is not used.
+    base = _choose(before, left, _choose(after, right, filtered))
+    h = t - base.t
+    h = jnp.where(h == 0.0, step, h)
+    predicted = extrapolate(method, base, h, scale * method.prior.noise_scale(h / step))
+    if smooth:
+        # The time itself, not what is left of it after a difference: it may be next to a node.
+        within = jnp.where((t == left.t) | (t == right.t), left.t + 0.5 * step, t)
+        smoothed = interpolate(method, filtered, right, within, step, scale)
+        predicted = _choose(inside, smoothed, predicted)
+    state = _choose(t == left.t, left, _choose(t == right.t, right, predicted))
+    return _select(method, state.h, state.mean, state.factor, k)
+
+
+def _choose(condition: Array, a: State, b: State) -> State:
+    return jax.tree.map(lambda x, y: jnp.where(condition, x, y), a, b)
+
+
+@compiled(0, 1)
+def _evaluate_block(method: Method, smooth: bool, k: Any, *inputs: Any) -> Any:
+    return jax.vmap(partial(_evaluate, method, smooth, k))(*inputs)
+
+
+@compiled(0)
+def _predict_block(method: Method, *inputs: Any) -> State:
+    def predict(left: State, right: State, scale: Array, t: Array) -> State:
+        h = t - left.t
+        noise = scale * method.prior.noise_scale(h / (right.t - left.t))
+        return extrapolate(method, left, h, noise)
+
+    return jax.vmap(predict)(*inputs)
+
+
+def _bytes(method: Method) -> int:
+    """Memory that one state takes."""
+    n, d = method.structure.n, method.structure.d
+    return 8 * (n * d + int(np.prod(method.structure.factor_shape)))
+
+
+def _block_size(wanted: int, row_bytes: int) -> int:
+    """A power of two: few sizes, so that few programs are compiled."""
+    largest = max(1, min(_LARGEST_BLOCK, _BLOCK_BYTES // row_bytes))
+    size = 1
+    while size < wanted and 2 * size <= largest:
+        size *= 2
+    return size
+
+
+def _in_blocks(function: Callable[..., Any], inputs: tuple[Any, ...], row_bytes: int) -> Any:
+    """Apply a vectorised function to rows of NumPy arrays in blocks of few different sizes."""
+    rows = jax.tree.leaves(inputs)[0].shape[0]
+    if rows == 0:  # the program for one row knows the shapes
+        inputs = jax.tree.map(lambda x: np.zeros((1, *x.shape[1:]), x.dtype), inputs)
+    size = _block_size(rows, 8 * row_bytes)
+
+    def block(start: int) -> Any:
+        inside = function(*jax.tree.map(lambda x: _rows(x, start, size), inputs))
+        return jax.tree.map(lambda x: np.asarray(x)[: rows - start], inside)
+
+    parts = [block(start) for start in range(0, max(rows, 1), size)]
+    return jax.tree.map(lambda *xs: np.concatenate(xs), *parts)
+
+
+def _rows(x: np.ndarray, start: int, size: int) -> np.ndarray:
+    """``size`` rows from ``start`` on, the last one repeated where there are not enough."""
+    part = x[start : start + size]
+    missing = size - len(part)
+    return np.concatenate([part, np.repeat(part[-1:], missing, axis=0)]) if missing else part
+
+
+def _check_times(times: np.ndarray) -> None:
+    if not np.all(np.isfinite(times)):
+        raise ValueError("times must be finite, got NaN or Inf.")
+
+
+def _draw_rows(
+    method: Method,
+    rows: Rows,
+    count: Any,
+    last: Array,
+    key: Array,
+    spread: Array,
+    dtype: Any = jnp.float64,
+) -> tuple[Array, Array]:
+    """Draw the rows before the last, given draws of the last."""
+    n, d = method.structure.n, method.structure.d
+    noise = jax.random.normal(key, (last.shape[0], rows.t.shape[0], n, d), dtype)
+    rows = replace(rows, factor=unpack(rows.factor))
+    draw = partial(sample_rows, method, rows, count, spread=spread)
+    return jax.vmap(lambda last, noise: draw(last, noise))(last, noise)
+
+
+_sample_block = compiled(0)(_draw_rows)
+
+
+def _draw_end(
+    method: Method,
+    end: State,
+    n: int,
+    key: Array,
+    spread: Array,
+    dtype: Any = jnp.float64,
+) -> Array:
+    """Draws of the last state."""
+    noise = jax.random.normal(key, (n, method.structure.n, method.structure.d), dtype)
+    draw = partial(spread_noise, method, jnp.asarray(unpack(end.factor)), jnp.asarray(end.h))
+    return end.mean + spread * jax.vmap(draw)(noise)
+
+
+def _sample_all(method: Method, rows: Rows, n: int, key: Array, spread: Array) -> np.ndarray:
+    """Joint draws of ``y`` in all rows, block by block from the end backwards."""
+    total = rows.t.shape[0]
+    row_bytes = _bytes(method) + 8 * n * method.structure.n * method.structure.d
+    size = _block_size(max(total - 1, 1), row_bytes)
+    key, subkey = jax.random.split(key)
+    last = _draw_end(method, rows.at(-1), n, subkey, spread)
+    parts = [np.asarray(last)[:, None, 0]]
+    end = total - 1
+    while end > 0:
+        begin = max(0, end - size)
+        count = end - begin
+        block = jax.tree.map(partial(_rows, start=begin, size=size + 1), rows)
+        key, subkey = jax.random.split(key)
+        values, last = _sample_block(method, block, count, last, subkey, spread)
+        parts.append(np.asarray(values)[:, :count])
+        end = begin
+    return np.concatenate(parts[::-1], axis=1)
+
+
+def _sample_traced(method: Method, rows: Rows, n: int, key: Array, spread: Array) -> Array:
+    first, second = jax.random.split(key)
+    last = _draw_end(method, rows.at(-1), n, first, spread, _TRACED_NOISE)
+    return _draw_rows(method, rows, rows.t.shape[0] - 1, last, second, spread, _TRACED_NOISE)[0]
+
+
+def _draw_saved(
+    method: Method, n: int, kept: Saving, key: Array, spread: Array, dtype: Any = jnp.float64
+) -> Array:
+    """Joint draws at the save points."""
+    shape = (n, kept.saved.t.shape[0] + 1, method.structure.n, method.structure.d)
+    noise = jax.random.normal(key, shape, dtype)
+    return jax.vmap(lambda noise: saving.sample_saved(method, kept, noise, spread))(noise)
+
+
+_sample_saved = compiled(0, 1)(_draw_saved)

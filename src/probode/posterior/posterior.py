@@ -1,0 +1,420 @@
+"""What a solve returns: a Gaussian process posterior over the solution."""
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from probode.base.limits import Limits
+from probode.base.precision import double_precision, is_traced, on_host
+from probode.base.record import record, static
+from probode.base.status import Status
+from probode.engines.fallback import where_not_finite
+from probode.engines.in_jax import one_blas_thread
+from probode.filter.solvers import Solver
+from probode.filter.step import Method
+from probode.global_error.between import (
+    NOTHING_TO_LOOK_FOR,
+    Nodes,
+    look_between,
+    may_depend_on_time,
+)
+from probode.global_error.diagnosis import Diagnosis, Looked, judge
+from probode.global_error.result import Calibration
+from probode.global_error.scales import Scales
+from probode.model.diffusion import Evidence
+from probode.model.gaussian import safe_sqrt
+from probode.posterior.outcome import Gaussian, Problem, Stats
+from probode.posterior.paths import NodePath, Path, SavedPath
+from probode.posterior.views import Views
+
+_NOT_DONE = {
+    "smoothing": "There was no time for smoothing: means and error bars are the filter's.",
+    "output": "There was no time to go back to all times asked for: the earlier ones are missing.",
+    "events": "There was no time to look at all events: some are missing.",
+    "calibration": "There was no time to calibrate all of it: see diagnose().",
+}
+
+__all__ = ["Gaussian", "Posterior", "Problem", "Stats", "component_names", "one_solve"]
+
+
+@record
+class Posterior(Views):
+    """Posterior over the solution of an initial value problem.
+
+    ``posterior.t`` are the times at which it was computed: the steps taken, or ``save_at``. There,
+    ``mean`` and ``std`` have shape ``(N, *shape)`` (``shape`` that of ``y0``) and ``cov`` has shape
+    ``(N, d, d)`` for ``y`` flattened in C order. At any other time, ``posterior(t)`` is a Gaussian.
+    """
+
+    path: Path
+    solver: Solver = static()
+    method: Method = static()
+    shape: tuple[int, ...] = static()
+    evidence: Evidence
+    reference: Array
+    stats: Stats
+    status_code: Array
+    tolerances: tuple[Array, Array] | None = None
+    """``(rtol, atol)`` of the control, each a number or ``(d,)``; ``None`` without a control."""
+    calibration: Calibration | None = None
+    """The estimated global error and the scales made of it; ``None``: the model's scale."""
+    problem: Problem = Problem()
+    is_complex: bool = static(default=False)
+    """Whether ``y`` is the real form ``(Re y, Im y)`` of a complex state."""
+    missing: tuple[str, ...] = static(default=())
+    """What was asked for, and not done in time: "smoothing", "output", "events", "calibration"."""
+
+    __repr__ = Views.__repr__  # a dataclass would write its own
+
+    @property
+    def t(self) -> Array:
+        """Times of the steps (or ``save_at``), shape ``(N,)``."""
+        return self.path.t
+
+    @property
+    def spread(self) -> Array:
+        """Factor that calibrates all standard deviations (one, unless the diffusion is fixed)."""
+        with double_precision():
+            scale = safe_sqrt(self.method.diffusion.calibration(self.evidence))
+            return self._hand_out(scale)
+
+    @property
+    def marginals(self) -> Gaussian:
+        """Gaussians at the times ``t``."""
+        scales = None if self.calibration is None else self.calibration.scales
+        return self._gaussian(*self.path.select(self.method, 0), scales)
+
+    @property
+    def mean(self) -> Array:
+        """Posterior means at the times ``t``, shape ``(N, *shape)``."""
+        return self.marginals.mean
+
+    @property
+    def std(self) -> Array:
+        """Posterior standard deviations at the times ``t``, shape ``(N, *shape)``."""
+        return self.marginals.std
+
+    @property
+    def cov(self) -> Array:
+        """Posterior covariances at the times ``t``, shape ``(N, d, d)``; computed on demand."""
+        return self.marginals.cov
+
+    def __call__(self, t: Any) -> Gaussian:
+        """The posterior at any time or times: dense output.
+
+        Outside the interval it is the prediction of the prior, with a growing standard deviation.
+        Without smoothing it is the prediction from the step before, which jumps at the steps.
+        """
+        return self.derivative(t, 0)
+
+    def derivative(self, t: Any, k: int = 1) -> Gaussian:
+        """The ``k``-th derivative of the solution at any time or times, ``0 <= k <= order``."""
+        if not 0 <= k <= self.solver.order:
+            raise ValueError(
+                f"k must be between 0 and the order {self.solver.order} of the solver, got {k}."
+            )
+        scales = None
+        if self.calibration is not None:
+            with double_precision():
+                scales = self.calibration.scales_at(self.t, t)
+        return self._gaussian(*self.path.evaluate(self.method, t, k), scales)
+
+    def sample(self, n: int = 1, *, seed: Any = 0, t: Any = None) -> Array:
+        """Joint samples of the whole trajectory, shape ``(n, N, *shape)``.
+
+        Parameters
+        ----------
+        n
+            Number of samples.
+        seed
+            An integer, or a JAX random key.
+        t
+            Times within the solved interval; by default the times ``posterior.t``.
+        """
+        key = jax.random.key(seed) if isinstance(seed, int | np.integer) else seed
+        drawn = self.path.sample(self.method, int(n), key, t, self.spread)
+        if self.calibration is not None:
+            drawn = self._rescaled(drawn, key, t)
+        return drawn.reshape((*drawn.shape[:-1], *self.shape))
+
+    def _rescaled(self, drawn: Array, key: Array, t: Any) -> Array:
+        """``m + D (x - m)``, and one number per component and draw where the model has no scale."""
+        at = self.marginals if t is None else self(t)
+        assert at.ratio is not None
+        mean = at.mean.reshape(drawn.shape[1:])
+        with double_precision():
+            own = jax.random.normal(
+                jax.random.fold_in(key, 1), (drawn.shape[0], drawn.shape[-1]), jnp.float32
+            )
+            own = self._hand_out(own)[(slice(None), *[None] * (drawn.ndim - 2))]
+            return mean + at.ratio * (drawn - mean) + at.own * own
+
+    @property
+    def log_evidence(self) -> Array:
+        """Logarithm of the evidence: of all residuals under the calibrated model."""
+        with double_precision():
+            return self._hand_out(self.method.diffusion.log_evidence(self.evidence))
+
+    @property
+    def diffusion(self) -> Array:
+        """The estimated diffusion ``σ²``.
+
+        Fixed models: a number (or one per component). Dynamic models: one row per step, shape
+        ``(N-1,)`` or ``(N-1, d)``; with ``save_at``, that of the step into which each time falls.
+        """
+        prior = self.method.prior
+        with double_precision():
+            if self.method.diffusion.fixed:
+                unit = prior.unit_noise(jnp.asarray(self.reference))
+                sigma2 = self.method.diffusion.calibration(self.evidence) / unit**2
+            else:
+                scale, h = self.path.noise()
+                unit = prior.unit_noise(jnp.asarray(h))
+                unit = unit[..., None] if self.method.diffusion.multivariate else unit
+                sigma2 = (scale / unit) ** 2
+            return self._hand_out(sigma2)
+
+    @property
+    def step_sizes(self) -> Array:
+        """Lengths of the accepted steps, shape ``(N-1,)``; negative when integrating backwards."""
+        return self.path.step_sizes()
+
+    @property
+    def status(self) -> Any:
+        """How the solve ended: a :class:`Status` (inside a trace, its code)."""
+        if is_traced(self.status_code) or np.ndim(self.status_code) > 0:
+            return self.status_code
+        return Status(int(self.status_code))
+
+    @property
+    def success(self) -> Any:
+        """Whether the end of the interval, or an event that ends the solve, was reached."""
+        code = self.status_code
+        with double_precision():  # inside a trace the code has 64 bits
+            return (code == Status.SUCCESS.value) | (code == Status.EVENT.value)
+
+    @property
+    def message(self) -> str:
+        """How the solve ended, in words."""
+        status, field = self.status, self.problem.field
+        if isinstance(status, Status):
+            message = status.message
+            failed = status in (Status.NOT_FINITE, Status.START_NOT_FINITE)
+            if failed and field is not None and isinstance(self.path, NodePath):
+                y = np.asarray(self.mean)[-1].reshape(-1)
+                with double_precision():
+                    message = where_not_finite(status, field, float(self.t[-1]), y)
+            return " ".join([message, *(_NOT_DONE[what] for what in self.missing)])
+        raise TypeError(
+            "message is for one finished solve: inside a trace or for a batch, use status."
+        )
+
+    def calibrate(self, mode: str = "defect") -> "Posterior":
+        """The same posterior with standard deviations that speak of the global error.
+
+        The posterior mean is a function whose residual between the nodes is known, so its error
+        obeys an ODE that is solved on the solver's own steps (see :mod:`probode.global_error`). The
+        result is a signed estimate, :meth:`global_error`; covariances and samples are rescaled by
+        it: ``Σ -> D Σ D``, ``x -> m + D (x - m)``. Means do not change.
+
+        It is an a-posteriori estimate used as a scale: that its size is right is no proof that
+        errors are Gaussian. :meth:`diagnose` says where it fails.
+
+        Parameters
+        ----------
+        mode
+            ``"defect"`` (8 evaluations of ``f`` and a Jacobian a step for EK1, 6 of ``f`` for EK0)
+            or ``"defect-fast"`` (3 of ``f``), which follows the error less closely.
+        """
+        if not isinstance(self.path, NodePath):
+            raise ValueError(
+                "this posterior has not kept its steps (save_at, or t_eval of a large problem): "
+                "pass calibration='defect' to solve, which then calibrates on the way."
+            )
+        if is_traced(self) or not on_host(self.t):
+            raise ValueError(
+                "calibrate() is for a finished solve: inside jit or vmap, pass "
+                "calibration='defect' to solve."
+            )
+        if self.problem.field is None:
+            raise ValueError(
+                f"this posterior does not know its vector field any more ({self.problem.lost}): "
+                "calibrate before that, or pass calibration='defect' to solve."
+            )
+        plain = self if self.calibration is None else dataclasses.replace(self, calibration=None)
+        with double_precision(), one_blas_thread():
+            return plain.calibrated_within(self.problem.field, mode, Limits())
+
+    def calibrated_within(self, field: Any, mode: str, limits: Limits) -> "Posterior":
+        """The same as far as time allows: where the estimate ends, bands are as after a loss of it.
+
+        Without any time it stays as it is. ``missing`` says so, and the status.
+        """
+        from probode.global_error.calibrate import calibrate_nodes
+
+        assert isinstance(self.path, NodePath)
+        if limits.expired():
+            return self.without("calibration")
+        std = self.std.reshape(len(self.t), -1)
+        smoothed = self.path.smoothed is not None
+        made, whole = calibrate_nodes(
+            *(self.method, field, self.t, self.path.means, std),
+            smoothed=smoothed,
+            mode=mode,
+            limits=limits,
+        )
+        calibrated = self.with_calibration(made)
+        if not whole:
+            return calibrated.without("calibration")
+        return calibrated if self.problem.field is None else calibrated._with_a_look_between()
+
+    def without(self, what: str) -> "Posterior":
+        """A posterior whose time ran out before ``what`` was done."""
+        code: Any = self.status_code
+        if bool(self.success):
+            code = np.asarray(Status.TIME_LIMIT.value)
+        missing = tuple(name for name in _NOT_DONE if name in (*self.missing, what))
+        return replace(self, status_code=code, missing=missing)
+
+    def _with_a_look_between(self) -> "Posterior":
+        """See whether the vector field does something between the steps that they did not see."""
+        made, problem, t = self.calibration, self.problem, np.asarray(self.t)
+        assert made is not None and isinstance(self.path, NodePath)
+        if len(t) < 2:
+            return self
+        if not may_depend_on_time(problem.field):
+            return replace(self, problem=problem.seen(NOTHING_TO_LOOK_FOR)).with_looked()
+        means = np.asarray(self.path.means)
+        rtol, atol = (0.0, 0.0) if self.tolerances is None else self.tolerances
+        tolerance = atol + rtol * np.abs(means[:, 0])
+        extra = np.zeros(0) if problem.switches is None else problem.switches.tables
+        nodes = Nodes(t, means, np.abs(np.asarray(made.error)), tolerance)
+        asked = int(self.stats.f_evaluations) + int(made.f_evaluations)
+        look = look_between(problem.field, made.contact, nodes, extra, asked)
+        return replace(self, problem=problem.seen(look)).with_looked(*look.numbers)
+
+    def with_looked(self, *numbers: float) -> "Posterior":
+        """With what is known of the times between the steps: see :class:`Looked`, after ``stops``.
+
+        Numbers of the calibration, unlike the problem: files and functions on pytrees keep them.
+        """
+        switches, made = self.problem.switches, self._calibrated("with_looked")
+        depends, stops = (True, 0) if switches is None else switches.numbers
+        looked: Any = np.array(Looked(depends, stops, *numbers), float)
+        return replace(self, calibration=replace(made, looked=looked))
+
+    def with_calibration(self, made: Calibration) -> "Posterior":
+        """The posterior with a calibration, whose cost is noted."""
+        stats = dataclasses.replace(
+            self.stats,
+            calibration_f_evaluations=made.f_evaluations,
+            calibration_jacobian_evaluations=made.jacobian_evaluations,
+        )
+        return dataclasses.replace(self, calibration=made, stats=stats)
+
+    def global_error(self, t: Any = None) -> Array:
+        """Signed estimate of ``mean - solution``, at the times ``posterior.t`` or at any other."""
+        made = self._calibrated("global_error")
+        if t is None:
+            return made.error.reshape((*made.error.shape[:-1], *self.shape))
+        mean = self(t).mean
+        return mean - self.corrected(t).reshape(mean.shape)
+
+    def corrected(self, t: Any = None) -> Array:
+        """The mean with the estimated error taken off: a companion solution of higher order.
+
+        Usually far more accurate than the mean, but without an error estimate of its own: where
+        :meth:`diagnose` warns, it may be worse.
+        """
+        made = self._calibrated("corrected")
+        if t is None:
+            return self.mean - self.global_error()
+        if not isinstance(self.path, NodePath):
+            raise ValueError("with save_at the error is known at posterior.t only: leave t out.")
+        with double_precision():
+            values = made.corrected_at(self.t, self.path.means, t)
+        return values.reshape((*values.shape[:-1], *self.shape))
+
+    def diagnose(self) -> Diagnosis:
+        """A verdict on the error estimate: what speaks against it, if anything."""
+        if self.calibration is None:
+            flags = ("unfinished",) if "calibration" in self.missing else ()
+            return Diagnosis(flags, {}, float("nan"), "model")
+        made = one_solve(self, "diagnose").calibration
+        assert made is not None
+        lost = not bool(np.all(np.isfinite(made.error)))
+        steps = int(np.max(self.stats.accepted))
+        if isinstance(self.path, NodePath):  # those that were kept
+            steps = min(steps, len(self.t) - 1)
+        looked = None if made.looked is None else Looked(*np.asarray(made.looked).tolist())
+        found = judge(np.asarray(made.signs), lost, made.mode, looked, steps)
+        if "calibration" in self.missing:
+            others = tuple(flag for flag in found.flags if flag != "lost")
+            found = dataclasses.replace(found, flags=(*others, "unfinished"))
+        return dataclasses.replace(found, notes=(*self.problem.notes, *found.notes))
+
+    def _calibrated(self, what: str) -> Calibration:
+        if self.calibration is None:
+            raise ValueError(f"{what} needs a calibrated posterior: call calibrate() first.")
+        return self.calibration
+
+    def _gaussian(self, mean: Array, columns: Array, scales: Scales | None) -> Gaussian:
+        mean = mean.reshape((*mean.shape[:-1], *self.shape))
+        return Gaussian(
+            mean,
+            columns,
+            self.spread,
+            self.method.structure,
+            self.method.diffusion.multivariate,
+            *(scales or (None, None)),
+        )
+
+    def _hand_out(self, value: Any) -> Any:
+        """NumPy arrays outside a trace, so that no precision is lost with JAX's switch off."""
+        if on_host(self.path.t):
+            value = np.asarray(value)
+            return value[()] if value.ndim == 0 else value
+        return value
+
+
+def component_names(posterior: Posterior, name: Callable[[list[str]], str], part: str) -> list[str]:
+    """A name for each component of ``y``, flattened in C order: ``name`` of its indices from 1.
+
+    Those of a complex state are put into ``part``, such as ``"{part} {name}"`` (Re, then Im).
+    """
+    if not posterior.is_complex:
+        return [name([str(i + 1) for i in index]) for index in np.ndindex(posterior.shape)]
+    n = posterior.shape[0] // 2
+    states = [name([str(i + 1)] if n > 1 else []) for i in range(n)]
+    return [part.format(part=half, name=state) for half in ("Re", "Im") for state in states]
+
+
+def one_solve(posterior: Posterior, what: str) -> Posterior:
+    """The posterior with NumPy arrays; raise if it is not that of one finished solve."""
+    if is_traced(posterior):
+        raise TypeError(
+            f"{what} needs a finished solve, got one inside a trace (jit, vmap, grad): return the "
+            "posterior from the traced function, and use what comes back."
+        )
+    batch = np.shape(posterior.status_code)
+    if batch:
+        raise TypeError(
+            f"{what} is for one solve, got a batch of shape {batch}: take one member with "
+            "jax.tree.map(lambda x: x[i], posterior)."
+        )
+    problem = posterior.problem
+    posterior = replace(jax.tree.map(np.asarray, posterior), problem=problem)
+    path = posterior.path
+    if isinstance(path, SavedPath):
+        # A trace has room for all of save_at, reached or not.
+        count = int(path.saving.count)
+        saved, marginals = jax.tree.map(lambda x: x[:count], (path.saved, path.marginals))
+        path = SavedPath(saved, marginals, path.saving)
+        posterior = replace(posterior, path=path)
+    return posterior

@@ -1,0 +1,180 @@
+"""A posterior as a thing to look at and to store: plots, tables, files, text."""
+
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
+    from xarray import Dataset
+
+    from probode.posterior.posterior import Posterior
+
+
+class Views:
+    """What a posterior looks like, and how it is kept.
+
+    The libraries for it are imported when they are used: not everybody has them.
+    """
+
+    def plot(
+        self: Any,
+        *,
+        ax: "Axes | None" = None,
+        names: Sequence[str] | None = None,
+        reference: Callable[[float], Any] | None = None,
+        title: str | None = None,
+    ) -> "Figure | Axes":
+        """Draw the solution with its band, and below it standard deviations and step sizes.
+
+        On the scale of the solution a good band is invisible: the second panel shows it.
+
+        Parameters
+        ----------
+        ax
+            Draw the solution only, into these axes.
+        names
+            One name per component of ``y`` (flattened in C order).
+        reference
+            The true solution ``t -> y``: its distance is drawn beside the standard deviations.
+        title
+            Title of the figure.
+
+        Returns
+        -------
+        Figure or Axes
+            The figure, or ``ax`` if that was given.
+        """
+        from probode.posterior import plotting
+
+        if ax is None:
+            return plotting.figure(self, names=names, reference=reference, title=title)
+        if reference is not None:
+            raise ValueError(
+                "reference is drawn beside the standard deviations, ax takes the solution only: "
+                "leave ax out, or draw the error with plot_error(reference, ax=...)."
+            )
+        return plotting.plot_solution(self, ax, names=names, title=title)
+
+    def plot_error(
+        self: Any,
+        reference: Callable[[float], Any] | None = None,
+        *,
+        ax: "Axes | None" = None,
+        names: Sequence[str] | None = None,
+    ) -> "Axes":
+        """Draw standard deviations and, with a ``reference`` ``t -> y``, true errors; log scale."""
+        from probode.posterior import plotting
+
+        return plotting.plot_std(self, ax, names=names, reference=reference)
+
+    def plot_samples(
+        self: Any,
+        n: int = 20,
+        *,
+        seed: Any = 0,
+        ax: "Axes | None" = None,
+        deviations: bool = True,
+        components: Sequence[int] | None = None,
+        names: Sequence[str] | None = None,
+    ) -> "Axes":
+        """Draw sampled trajectories: what they differ from the mean by, with a band of 95 %.
+
+        ``deviations=False`` draws the trajectories themselves, which at good tolerances coincide.
+        ``components`` are indices into ``y`` (flattened in C order).
+        """
+        from probode.posterior import plotting
+
+        return plotting.plot_samples(
+            self, ax, n=n, seed=seed, deviations=deviations, components=components, names=names
+        )
+
+    def plot_steps(self: Any, *, ax: "Axes | None" = None) -> "Axes":
+        """Draw the lengths of the accepted steps on a logarithmic scale."""
+        from probode.posterior import plotting
+
+        return plotting.plot_steps(self, ax)
+
+    def plot_phase(
+        self: Any,
+        i: int = 0,
+        j: int = 1,
+        *,
+        ax: "Axes | None" = None,
+        enlarge: float | None = None,
+        names: Sequence[str] | None = None,
+    ) -> "Axes":
+        """Draw component ``j`` over component ``i``, with ellipses that hold 95 %.
+
+        Ellipses too small to be seen are enlarged by a round number, which the legend states;
+        ``enlarge=1`` draws them as they are.
+        """
+        from probode.posterior import plotting
+
+        return plotting.plot_phase(self, i, j, ax, enlarge=enlarge, names=names)
+
+    def to_xarray(self: Any, samples: int = 0, *, seed: Any = 0, t: Any = None) -> "Dataset":
+        """An xarray Dataset of ``y`` (the mean) and ``y_std`` over ``time`` and ``state``.
+
+        Parameters
+        ----------
+        samples
+            Number of joint samples to draw: the variable ``samples``.
+        seed
+            An integer, or a JAX random key.
+        t
+            Times; by default ``posterior.t``.
+
+        Returns
+        -------
+        Dataset
+            ``state`` counts the components of ``y`` flattened in C order. The attributes say how
+            the solution was computed, at what cost, and how the solve ended.
+        """
+        from probode.posterior import export
+
+        return export.to_xarray(self, samples, seed=seed, t=t)
+
+    def to_netcdf(
+        self: Any, path: str | os.PathLike[str], samples: int = 0, *, seed: Any = 0, t: Any = None
+    ) -> None:
+        """Write what :meth:`to_xarray` returns into a netCDF file."""
+        from probode.posterior import export
+
+        export.to_netcdf(self, path, samples, seed=seed, t=t)
+
+    def to_dataframe(
+        self: Any, *, t: Any = None, names: Sequence[str] | None = None
+    ) -> "DataFrame":
+        """A pandas DataFrame over ``time`` with columns ``y1``, ``y1_std``, ``y2``, ..."""
+        from probode.posterior import export
+
+        return export.to_dataframe(self, t=t, names=names)
+
+    def save(self: Any, path: str | os.PathLike[str]) -> None:
+        """Write everything into a file (NumPy's ``.npz``), for :meth:`load`."""
+        from probode.posterior import export
+
+        export.save(self, path)
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> "Posterior":
+        """Read a posterior that :meth:`save` has written: the same, bit for bit.
+
+        Reading executes nothing that the file contains.
+        """
+        from probode.posterior import export
+
+        return export.load(path)
+
+    def __repr__(self: Any) -> str:
+        from probode.posterior import display
+
+        return display.text(self)
+
+    def _repr_html_(self: Any) -> str | None:
+        from probode.posterior import display
+
+        return display.html(self)

@@ -1,0 +1,288 @@
+"""The user's ODE as the solvers see it: a vector field on flat vectors, and its Jacobian."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from probode.base.precision import is_traced
+from probode.base.record import record, static
+from probode.programs.identity import Memory, key_of, key_of_arguments
+from probode.programs.program import Program, trace
+
+DIAGONAL_LIMIT = 10_000
+"""Above this dimension the diagonal of a Jacobian is not computed by d products."""
+
+_PRODUCTS_AT_ONCE = 64
+
+_LARGEST_KEPT = 100_000
+_KNOWN_FIELDS = Memory(256)
+"""Vector fields that were traced before."""
+
+
+@record
+class Field:
+    """``f(t, y)`` for flat ``y`` of length ``d``, with parameters and Jacobian bound.
+
+    The programs are static (compared by what they compute), everything else is data.
+    """
+
+    program: Program = static()
+    jacobian_program: Program | None = static()
+    d: int = static()
+    constants: tuple[Any, ...]
+    jacobian_constants: tuple[Any, ...]
+    args: list[Any]
+    guarded: bool = static(default=False)
+    """Whether entries of the Jacobian that are not finite are taken as zero."""
+
+    def __call__(self, t: Array, y: Float[Array, " d"]) -> Float[Array, " d"]:
+        """Evaluate the vector field."""
+        return self.program(self.constants, t, y, *self.args)
+
+    def jacobian(self, t: Array, y: Array) -> tuple[Array, Float[Array, "d d"]]:
+        """``f`` and ``∂f/∂y`` at ``(t, y)``."""
+        if self.jacobian_program is not None:
+            return self(t, y), self._finite(self.user_jacobian(t, y))
+
+        def product(direction: Array) -> tuple[Array, Array]:
+            return jax.jvp(lambda y: self(t, y), (y,), (direction,))
+
+        value, jacobian = jax.vmap(product, out_axes=(None, 1))(jnp.eye(self.d))
+        return value, self._finite(jacobian)
+
+    def jacobian_diagonal(self, t: Array, y: Array) -> tuple[Array, Float[Array, " d"]]:
+        """``f`` and the diagonal of ``∂f/∂y``: exact, by one product for each component."""
+        every = np.arange(self.d)
+        if self.jacobian_program is not None:
+            jacobian = self.user_jacobian(t, y)
+            jacobian = jacobian[every, every] if jacobian.ndim == 2 else jacobian
+            return self(t, y), self._finite(jacobian)
+
+        def product(direction: Array) -> Array:
+            return jax.jvp(lambda y: self(t, y), (y,), (direction,))[1]
+
+        def entry(i: Array) -> Array:
+            return product(jnp.zeros(self.d).at[i].set(1.0))[i]
+
+        if self.d <= _PRODUCTS_AT_ONCE:  # all directions are constants: nothing to compile
+            diagonal = jax.vmap(product)(jnp.asarray(np.eye(self.d), y.dtype))[every, every]
+        else:
+            diagonal = jax.lax.map(entry, jnp.asarray(every), batch_size=_PRODUCTS_AT_ONCE)
+        return self(t, y), self._finite(diagonal)
+
+    def guard(self) -> "Field":
+        """The same with zeros for what is not finite in its Jacobian."""
+        return replace(self, guarded=True)
+
+    def _finite(self, jacobian: Array) -> Array:
+        return jnp.where(jnp.isfinite(jacobian), jacobian, 0.0) if self.guarded else jacobian
+
+    @property
+    def calls_libraries(self) -> bool:
+        """Whether one of the programs has decompositions or transforms."""
+        programs = (self.program, self.jacobian_program)
+        return any(program is not None and program.calls_libraries for program in programs)
+
+    def may_be_kept(self) -> bool:
+        """Whether what the vector field closes over is small, and outlives the trace it is in."""
+        arrays = (*self.constants, *self.jacobian_constants)
+        return not is_traced(arrays) and sum(array.size for array in arrays) <= _LARGEST_KEPT
+
+    def with_arguments(self, args: tuple[Any, ...]) -> "Field":
+        """The same field with other parameters, of the same types."""
+        leaves = jax.tree.leaves(tuple(args))
+        numbers = [leaves[i] for i in self.data_leaves(args)]
+        data = [leaf if isinstance(leaf, jax.Array) else np.asarray(leaf) for leaf in numbers]
+        return Field(
+            self.program,
+            self.jacobian_program,
+            self.d,
+            self.constants,
+            self.jacobian_constants,
+            data,
+            self.guarded,
+        )
+
+    def data_leaves(self, args: tuple[Any, ...]) -> list[int]:
+        """Which leaves of the parameters are data: the others are part of the program."""
+        leaves = list(enumerate(jax.tree.leaves(tuple(args))))
+        numbers = [i for i, leaf in leaves if _is_numeric(leaf)]
+        if len(numbers) != len(self.args):  # whole numbers are part of the program
+            numbers = [i for i, leaf in leaves if _is_numeric(leaf) and not _is_whole(leaf)]
+        return numbers
+
+    def user_jacobian(self, t: Array, y: Array) -> Array:
+        """What the user's own Jacobian gives: a matrix, or its diagonal."""
+        assert self.jacobian_program is not None
+        return self.jacobian_program(self.jacobian_constants, t, y, *self.args)
+
+
+def bind(
+    vector_field: Callable[..., Any],
+    t0: Array,
+    y0: Array,
+    args: tuple[Any, ...],
+    jac: Callable[..., Any] | Any | None,
+    *,
+    diagonal: bool,
+    name: str = "vector_field",
+) -> Field:
+    """Trace ``vector_field(t, y, *args)`` (and ``jac``) on flat vectors, or recall its trace.
+
+    ``diagonal`` says that the solver needs the diagonal of the Jacobian only; ``jac`` may then
+    return just that. ``name`` is what messages call the vector field.
+    """
+    if is_traced(t0, y0) or not isinstance(args, tuple | list):
+        return _bind(vector_field, t0, y0, args, jac, diagonal, name)
+    leaves, tree = jax.tree.flatten(tuple(args))
+    field = _KNOWN_FIELDS.get(
+        lambda: (
+            key_of(vector_field),
+            key_of(jac),
+            key_of_arguments(leaves),
+            tree,
+            y0.shape,
+            diagonal,
+        ),
+        lambda: _bind(vector_field, t0, y0, args, jac, diagonal, name),
+        Field.may_be_kept,
+    )
+    return field.with_arguments(args)
+
+
+def _bind(
+    vector_field: Callable[..., Any],
+    t0: Array,
+    y0: Array,
+    args: tuple[Any, ...],
+    jac: Callable[..., Any] | Any | None,
+    diagonal: bool,
+    name: str,
+) -> Field:
+    if not callable(vector_field):
+        raise TypeError(
+            f"{name} must be a function f(t, y, *args), got {type(vector_field).__name__}."
+        )
+    if not isinstance(args, tuple | list):
+        raise TypeError(
+            f"args must be a tuple of parameters, got {type(args).__name__}. "
+            "For a single parameter write args=(parameter,)."
+        )
+    shape, d = y0.shape, y0.size
+    leaves, tree = jax.tree.flatten(tuple(args))
+
+    def check_value(value: Any) -> Array:
+        return _real(value, name, (shape,), one_value=d == 1).reshape(d)
+
+    def check_jacobian(value: Any) -> Array:
+        expected = ((d,), (d, d)) if diagonal else ((d, d),)
+        return _real(value, "jac", expected)
+
+    def trace_both(is_data: Callable[[Any], bool]) -> Field:
+        """Trace with those parameters as data that ``is_data`` says; the others are constants."""
+        data = [jnp.asarray(leaf) for leaf in leaves if is_data(leaf)]
+
+        def trace_one(function: Callable[..., Any], check: Callable[[Any], Array]) -> Any:
+            def evaluate(t: Array, y: Array, *values: Any) -> Array:
+                rest = iter(values)
+                full = [next(rest) if is_data(leaf) else leaf for leaf in leaves]
+                return check(function(t, y.reshape(shape), *jax.tree.unflatten(tree, full)))
+
+            return _trace(evaluate, t0, y0.reshape(-1), data)
+
+        program, constants = trace_one(vector_field, check_value)
+        if jac is None:
+            return Field(program, None, d, constants, (), data)
+        jacobian = jac if callable(jac) else lambda t, y, *args: jnp.asarray(jac)
+        jacobian_program, jacobian_constants = trace_one(jacobian, check_jacobian)
+        return Field(program, jacobian_program, d, constants, jacobian_constants, data)
+
+    if jac is not None and not callable(jac):
+        jac = _matrix(jac)
+    if diagonal and jac is None and d > DIAGONAL_LIMIT:
+        raise ValueError(
+            f"DiagonalEK1 needs the diagonal of the Jacobian, and y0 has {d} components: computing "
+            f"it by d products is refused above d = {DIAGONAL_LIMIT}. Pass jac=, a function "
+            "(t, y, *args) that returns the diagonal, or use EK0."
+        )
+    try:
+        return trace_both(_is_numeric)
+    except _NEEDS_VALUES:
+        # A whole number or switch among the parameters may steer the function's control flow
+        # (range(n), if flag): then it is part of the program, not data.
+        if not any(_is_whole(leaf) for leaf in leaves):
+            raise
+        return trace_both(lambda leaf: _is_numeric(leaf) and not _is_whole(leaf))
+
+
+_NEEDS_VALUES = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
+"""Raised where a function wants to know a number that is not known while tracing."""
+
+
+def _matrix(jac: Any) -> np.ndarray:
+    try:
+        return np.asarray(jac, float)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"jac must be a function (t, y, *args) or a constant matrix, got {jac!r}."
+        ) from None
+
+
+def _is_whole(leaf: Any) -> bool:
+    return isinstance(leaf, int | np.integer | np.bool_)
+
+
+def _trace(function: Callable[..., Array], t: Array, y: Array, data: list[Any]) -> Any:
+    try:
+        return trace(function, t, y, *data)
+    except _NEEDS_VALUES as error:
+        error.add_note(
+            "probode.solve traces the vector field with JAX: write it with jax.numpy instead of "
+            "numpy, and replace value-dependent branches by jnp.where or jax.lax.cond. "
+            "probode.solve_ivp takes plain NumPy and Python functions as they are."
+        )
+        raise
+
+
+def _is_numeric(leaf: Any) -> bool:
+    return isinstance(leaf, bool | int | float | np.ndarray | np.generic | jax.Array)
+
+
+def _real(
+    value: Any, who: str, shapes: tuple[tuple[int, ...], ...], *, one_value: bool = False
+) -> Array:
+    """Check what a user's function returned and convert it to float64.
+
+    ``one_value``: a single number of any shape will do.
+    """
+    if value is None:
+        raise TypeError(f"{who} returned None: does it end with a return statement?")
+    try:
+        array = jnp.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"{who} must return an array of shape {_or(shapes)}, got {type(value).__name__} that "
+            f"does not convert to one: {error}"
+        ) from None
+    if jnp.issubdtype(array.dtype, jnp.complexfloating):
+        raise TypeError(f"{who} must return real numbers, got {array.dtype}: embed as (Re, Im).")
+    if array.shape not in shapes and not (one_value and array.size == 1):
+        raise ValueError(
+            f"{who} must return an array of shape {_or(shapes)} (that of y0), got {array.shape}."
+            if who != "jac"
+            else f"{who} must return an array of shape {_or(shapes)}, got {array.shape}."
+        )
+    return array.astype(jnp.float64)
+
+
+def _or(shapes: tuple[tuple[int, ...], ...]) -> str:
+    return " or ".join(map(str, shapes))

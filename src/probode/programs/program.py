@@ -1,0 +1,262 @@
+"""Functions as programs: trace once per call, compare by what was traced.
+
+A function is traced to JAX's intermediate language. Two functions that trace to the same program
+(say, a lambda written in a loop and created anew each time) are *equal*, so compiled code is found
+again; the arrays that they close over become inputs, so that new values do not recompile. The
+function object itself is not kept.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple, cast
+
+import jax
+import numpy as np
+from jax.extend import core
+
+from probode.base.precision import is_traced
+
+
+class Program:
+    """A traced function of arrays: hashable, compared by structure."""
+
+    __slots__ = ("_hash", "_key", "calls_libraries", "jaxpr")
+
+    def __init__(self, jaxpr: core.Jaxpr) -> None:
+        self.jaxpr = jaxpr
+        self.calls_libraries = _calls_libraries(jaxpr)
+        """Whether it has decompositions or transforms, which wait for threads (batched ones do)."""
+        self._key = _jaxpr_key(jaxpr)
+        self._hash = hash(self._key)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Program) and self._hash == other._hash and self._key == other._key
+
+    def fingerprint(self) -> str:
+        """What the program computes as text, the same in every process."""
+        return re.sub(r"0x[0-9a-f]+", "", str(self.jaxpr))
+
+    def operations(self) -> set[str]:
+        """Names of the operations in the program."""
+        found, waiting = set(), [self.jaxpr]
+        while waiting:
+            for equation in waiting.pop().eqns:
+                found.add(equation.primitive.name)
+                waiting += programs(equation.params)
+        return found
+
+    def closed(self, constants: Sequence[Any]) -> core.ClosedJaxpr:
+        """The program with what it closes over."""
+        return core.ClosedJaxpr(self.jaxpr, list(constants))
+
+    def __call__(self, constants: Sequence[Any], *inputs: Any) -> Any:
+        """Run the program; it has one output."""
+        return jax.core.eval_jaxpr(self.jaxpr, constants, *inputs)[0]
+
+
+def trace(function: Callable[..., Any], *inputs: Any) -> tuple[Program, tuple[Any, ...]]:
+    """Trace ``function`` (of arrays, to one array) and return it with what it closes over."""
+    closed = jax.make_jaxpr(function)(*inputs)
+    # Arrays, not results of a trace around this one (a user's jit), which they would not outlive.
+    with jax.ensure_compile_time_eval():
+        # Put there, not converted: for that JAX would compile a program.
+        constants = tuple(
+            constant if is_traced(constant) else jax.device_put(np.asarray(constant))
+            for constant in closed.consts
+        )
+    return Program(closed.jaxpr), constants
+
+
+def _jaxpr_key(jaxpr: core.Jaxpr, in_rule: bool = False) -> tuple[Any, ...]:
+    """Everything that decides what a program computes, as nested hashable tuples."""
+    numbers: dict[Any, int] = {}
+
+    def define(variable: Any) -> tuple[Any, ...]:
+        numbers[variable] = len(numbers)
+        aval: Any = variable.aval
+        return (aval.shape, aval.dtype, aval.weak_type)
+
+    def use(atom: Any) -> Any:
+        if isinstance(atom, core.Literal):
+            value, aval = np.asarray(atom.val), cast(Any, atom.aval)
+            return (value.shape, value.dtype.str, value.tobytes(), aval.weak_type)
+        return numbers[atom]
+
+    inputs = tuple(define(v) for v in (*jaxpr.constvars, *jaxpr.invars))
+    equations = []
+    for eqn in jaxpr.eqns:
+        read = tuple(use(atom) for atom in eqn.invars)
+        params = tuple(
+            (name, _param_key(value, in_rule))
+            for name, value in sorted(eqn.params.items())
+            if name not in _RULES
+        )
+        # A rule may use the function it belongs to: rules within rules are left out.
+        rules = (
+            ()
+            if in_rule
+            else tuple(
+                _rule_key(eqn.params[name], len(eqn.invars))
+                for name in _RULES
+                if name in eqn.params
+            )
+        )
+        write = tuple(define(v) for v in eqn.outvars)
+        equations.append((eqn.primitive, read, params, rules, write))
+    return (inputs, tuple(equations), tuple(use(atom) for atom in jaxpr.outvars))
+
+
+_RULES = ("jvp_jaxpr_fun",)
+"""Parameters that hold the derivative rule of a function, as a function made anew at each trace."""
+
+
+def _rule_key(rule: Any, inputs: int) -> Any:
+    """A derivative rule by what it computes: traced, as the program itself."""
+    try:
+        jaxpr, constants, zeros = rule.call_wrapped(*(False,) * inputs)
+        return (_jaxpr_key(jaxpr, True), tuple(map(_param_key, constants)), tuple(zeros))
+    except Exception:  # another version of JAX keeps it in another way
+        return _ByIdentity(rule)
+
+
+class _ByIdentity:
+    """An unhashable parameter: equal to itself only."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def __hash__(self) -> int:
+        return id(self._value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _ByIdentity) and self._value is other._value
+
+
+def _param_key(value: Any, in_rule: bool = False) -> Any:
+    if isinstance(value, core.ClosedJaxpr):
+        return (_jaxpr_key(value.jaxpr, in_rule), tuple(map(_param_key, value.consts)))
+    if isinstance(value, core.Jaxpr):
+        return _jaxpr_key(value, in_rule)
+    if isinstance(value, tuple | list):
+        return tuple(_param_key(item, in_rule) for item in value)
+    if isinstance(value, dict):
+        return tuple((key, _param_key(item, in_rule)) for key, item in sorted(value.items()))
+    if isinstance(value, np.ndarray | np.generic | jax.Array) and not is_traced(value):
+        value = np.asarray(value)
+        return (value.shape, value.dtype.str, value.tobytes())
+    try:
+        hash(value)
+    except TypeError:
+        return _ByIdentity(value)
+    return value
+
+
+def _calls_libraries(jaxpr: core.Jaxpr) -> bool:
+    equations: list[Any] = jaxpr.eqns
+    return any(
+        equation.primitive.name in _LIBRARY_CALLS
+        or any(_calls_libraries(inner) for inner in programs(equation.params))
+        for equation in equations
+    )
+
+
+_LIBRARY_CALLS = {
+    *("cholesky", "eig", "eigh", "fft", "geqrf", "geqp3", "hessenberg", "householder_product"),
+    *("lu", "qr", "schur", "svd", "triangular_solve", "tridiagonal", "tridiagonal_solve"),
+}
+
+
+def work(jaxpr: core.Jaxpr) -> float:
+    """How many numbers a program computes; infinite if it has loops of unknown length."""
+    total = 0.0
+    equations: list[Any] = jaxpr.eqns
+    for equation in equations:
+        name, params = equation.primitive.name, equation.params
+        if name == "while":
+            return np.inf
+        inner = [work(x) for x in programs(params)]
+        if inner:
+            total += params.get("length", 1) * sum(inner)
+            continue
+        size = sum(float(np.prod(variable.aval.shape)) for variable in equation.outvars)
+        if name == "dot_general":
+            (summed, _), _ = params["dimension_numbers"]
+            size *= float(np.prod([equation.invars[0].aval.shape[axis] for axis in summed]))
+        total += size
+    return total
+
+
+def programs(params: dict[str, Any]) -> list[core.Jaxpr]:
+    """The programs that an equation calls."""
+    values = [v for x in params.values() for v in (x if isinstance(x, tuple | list) else [x])]
+    closed = [x.jaxpr for x in values if isinstance(x, core.ClosedJaxpr)]
+    return closed + [x for x in values if isinstance(x, core.Jaxpr)]
+
+
+class Timing(NamedTuple):
+    """What a program has to do with time, whatever its numbers."""
+
+    depends: bool
+    """Whether its result depends on ``t``."""
+    switches: bool
+    """Whether something that depends on ``t``, not on ``y``, is compared, rounded or looked up."""
+
+
+@lru_cache(maxsize=1024)
+def timing(program: Program) -> Timing:
+    """The timing of a vector field's program."""
+    found = [False]
+
+    def walk(jaxpr: Any, given: list[tuple[bool, bool]]) -> list[tuple[bool, bool]]:
+        of: dict[Any, tuple[bool, bool]] = dict(zip(jaxpr.invars, given, strict=True))
+
+        def flags(atom: Any) -> tuple[bool, bool]:
+            return (False, False) if isinstance(atom, core.Literal) else of.get(atom, _NEITHER)
+
+        for equation in jaxpr.eqns:
+            operands = [flags(atom) for atom in equation.invars]
+            timed, stated = (any(x[i] for x in operands) for i in (0, 1))
+            inner = called_program(equation)
+            if inner is not None:
+                results = walk(inner.jaxpr, operands)
+            else:
+                name = equation.primitive.name
+                switching = name in (*SWITCHING, *_LOOPS) and not keeps_fractions(equation)
+                found[0] |= timed and not stated and switching
+                results = [(timed, stated)] * len(equation.outvars)
+            of.update(zip(equation.outvars, results, strict=True))
+        return [flags(atom) for atom in jaxpr.outvars]
+
+    inputs = program.jaxpr.invars
+    out = walk(program.jaxpr, [(True, False), (False, True), *[_NEITHER] * (len(inputs) - 2)])
+    return Timing(any(timed for timed, _ in out), found[0])
+
+
+_NEITHER = (False, False)
+_LOOPS = ("scan", "while")
+COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne", "lt_to", "le_to")
+LEVELS = ("floor", "ceil", "round", "rem", "convert_element_type")
+SWITCHING = (*COMPARISONS, *LEVELS, "max", "min", "abs", "sign", "clamp")
+
+
+def keeps_fractions(equation: Any) -> bool:
+    """Whether an equation changes the type of numbers only, not numbers to whole ones."""
+    if equation.primitive.name != "convert_element_type":
+        return False
+    before, after = equation.invars[0].aval.dtype, equation.params["new_dtype"]
+    return not (np.issubdtype(before, np.floating) and np.issubdtype(after, np.integer))
+
+
+def called_program(equation: Any) -> Any:
+    """The program that an equation calls, if that is all it does."""
+    for name in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
+        inner = equation.params.get(name)
+        if isinstance(inner, core.ClosedJaxpr) and equation.primitive.name not in _LOOPS:
+            return inner if len(inner.jaxpr.invars) == len(equation.invars) else None
+    return None

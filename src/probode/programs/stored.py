@@ -1,0 +1,287 @@
+"""Traced programs as plain data, which can be pickled: a list of operations and what they read.
+
+A program goes where its source cannot: into a file, to another process. Its operations are stored
+by name with their settings, functions that it calls are written out; it is put together again by
+tracing the list. Derivative rules that came with functions of the user's or of JAX (``custom_jvp``)
+are not stored: where there are any, the Jacobian is stored as a program of its own.
+"""
+
+import pickle
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core
+from jax.extend.core import primitives
+from jax.interpreters import ad
+
+from probode.base.precision import double_precision
+from probode.programs.field import Field
+from probode.programs.program import Program
+
+_INLINED = {"jit", "pjit", "closed_call", "core_call", "checkpoint", "remat2"}
+_WITH_RULES = {"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"}
+_LARGEST_JACOBIAN = 200
+"""Components up to which a Jacobian is stored beside its function."""
+
+
+class NotStorable(Exception):
+    """A program with something in it that is no plain data."""
+
+
+class Variable(NamedTuple):
+    """Shape and type of an input."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    weak_type: bool
+
+    @staticmethod
+    def of(variable: Any) -> "Variable":
+        """Those of a variable of a program."""
+        aval = variable.aval
+        if not hasattr(aval, "dtype") or not isinstance(aval.dtype, np.dtype):
+            raise NotStorable(f"it has an input of type {aval}")
+        return Variable(tuple(aval.shape), aval.dtype.str, aval.weak_type)
+
+    def described(self) -> Any:
+        """As JAX takes it."""
+        return jax.ShapeDtypeStruct(self.shape, self.dtype, weak_type=self.weak_type)
+
+
+class Known(NamedTuple):
+    """A number or an array that the program holds."""
+
+    value: Any
+    variable: Variable
+
+
+class Operation(NamedTuple):
+    """``places = name(operands; settings)``; an operand is a place, or known."""
+
+    name: str
+    operands: tuple[Any, ...]
+    settings: dict[str, Any]
+    places: tuple[int, ...]
+
+
+class Listed(NamedTuple):
+    """A program; inputs, its constants first, have the first places."""
+
+    constants: int
+    inputs: tuple[Variable, ...]
+    operations: tuple[Operation, ...]
+    outputs: tuple[Any, ...]
+    has_rules: bool
+    closed: tuple[Any, ...] | None = None
+    """The constants, of a program inside another one that holds them itself."""
+
+    def traced(self, constants: Sequence[Any]) -> core.ClosedJaxpr:
+        """The program with its constants."""
+        made = jax.make_jaxpr(self._run)(*(x.described() for x in self.inputs))
+        jaxpr, count = made.jaxpr, self.constants
+        jaxpr = jaxpr.replace(
+            constvars=[*jaxpr.constvars, *jaxpr.invars[:count]],
+            invars=jaxpr.invars[count:],
+            debug_info=jaxpr.debug_info._replace(arg_names=None, result_paths=None),
+        )
+        return core.ClosedJaxpr(jaxpr, [*made.consts, *constants])
+
+    def _run(self, *inputs: Any) -> list[Any]:
+        values: dict[int, Any] = dict(enumerate(inputs))
+
+        def read(atom: Any) -> Any:
+            if not isinstance(atom, Known):
+                return values[atom]
+            shape, dtype, weak_type = atom.variable
+            if weak_type and shape == ():
+                return np.asarray(atom.value).item()
+            return np.asarray(atom.value, dtype)
+
+        for name, operands, settings, places in self.operations:
+            primitive = _primitives()[name]
+            given = {key: _loaded(value) for key, value in settings.items()}
+            results = primitive.bind(*map(read, operands), **given)
+            results = results if primitive.multiple_results else [results]
+            values.update(zip(places, results, strict=True))
+        return [read(atom) for atom in self.outputs]
+
+
+class StoredField(NamedTuple):
+    """A vector field as plain data."""
+
+    program: Listed
+    jacobian: Listed | None
+    d: int
+    constants: tuple[Any, ...]
+    jacobian_constants: tuple[Any, ...]
+    args: list[Any]
+
+    def field(self) -> Field:
+        """The vector field."""
+        with double_precision():
+            program = self.program.traced(self.constants)
+            jacobian = None
+            if self.jacobian is not None:
+                jacobian = self.jacobian.traced(self.jacobian_constants)
+            return Field(
+                Program(program.jaxpr),
+                None if jacobian is None else Program(jacobian.jaxpr),
+                self.d,
+                tuple(map(jnp.asarray, program.consts)),
+                () if jacobian is None else tuple(map(jnp.asarray, jacobian.consts)),
+                self.args,
+            )
+
+
+class StoredFunction:
+    """A vector field as plain data, as the function ``(t, y, *args)`` that it came from.
+
+    Parameters
+    ----------
+    stored
+        The vector field, with arguments of the same kinds.
+    jacobian
+        Be its Jacobian instead.
+    """
+
+    def __init__(self, stored: StoredField, jacobian: bool = False) -> None:
+        self._stored, self._jacobian = stored, jacobian
+        self._field: Field | None = None
+
+    def __reduce__(self) -> Any:
+        return StoredFunction, (self._stored, self._jacobian)
+
+    def __call__(self, t: Any, y: Any, *args: Any) -> Any:
+        """The value, in the shape of ``y``; or the Jacobian."""
+        if self._field is None:
+            self._field = self._stored.field()
+        field = self._field.with_arguments(args)
+        flat = jnp.reshape(y, -1)
+        if self._jacobian:
+            return field.user_jacobian(t, flat)
+        return jnp.reshape(field(t, flat), jnp.shape(y))
+
+
+def stored(field: Field) -> StoredField:
+    """A vector field as plain data; raises :class:`NotStorable`."""
+    program, jacobian = field.program, field.jacobian_program
+    listed = listing(program.jaxpr)
+    jacobian_constants = field.jacobian_constants
+    own = None if jacobian is None else listing(jacobian.jaxpr)
+    if own is None and listed.has_rules:
+        if field.d > _LARGEST_JACOBIAN:
+            raise NotStorable("it has derivative rules of its own, and many components")
+        own, jacobian_constants = _jacobian(field)
+    constants, jacobian_constants, args = (
+        tuple(map(np.asarray, x)) for x in (field.constants, jacobian_constants, field.args)
+    )
+    return StoredField(listed, own, field.d, constants, jacobian_constants, list(args))
+
+
+def _jacobian(field: Field) -> tuple[Listed, tuple[Any, ...]]:
+    """The Jacobian by the rules that the program has now, as a program of ``(t, y, *args)``."""
+
+    def jacobian(t: Any, y: Any, *args: Any) -> Any:
+        bound = Field(field.program, None, field.d, field.constants, (), list(args))
+        return bound.jacobian(t, y)[1]
+
+    with double_precision():
+        t, y = jax.ShapeDtypeStruct((), float), jax.ShapeDtypeStruct((field.d,), float)
+        closed = jax.make_jaxpr(jacobian)(t, y, *field.args)
+    return listing(closed.jaxpr), tuple(closed.consts)
+
+
+def listing(jaxpr: core.Jaxpr) -> Listed:
+    """The operations of a program; raises :class:`NotStorable`."""
+    writer = _Writer()
+    inputs = (*jaxpr.constvars, *jaxpr.invars)
+    places = writer.take(len(inputs))
+    outputs = writer.write(jaxpr, places)
+    variables = tuple(map(Variable.of, inputs))
+    operations = tuple(writer.operations)
+    return Listed(len(jaxpr.constvars), variables, operations, tuple(outputs), writer.has_rules)
+
+
+class _Writer:
+    def __init__(self) -> None:
+        self.operations: list[Operation] = []
+        self.has_rules = False
+        self._free = 0
+
+    def take(self, count: int) -> tuple[int, ...]:
+        self._free += count
+        return tuple(range(self._free - count, self._free))
+
+    def write(self, jaxpr: Any, inputs: Sequence[Any]) -> list[Any]:
+        """List the operations on these inputs; returns what the outputs are."""
+        where = dict(zip((*jaxpr.constvars, *jaxpr.invars), inputs, strict=True))
+
+        def read(atom: Any) -> Any:
+            if isinstance(atom, core.Literal):
+                return Known(np.asarray(atom.val), Variable.of(atom))
+            return where[atom]
+
+        for equation in jaxpr.eqns:
+            name, operands = equation.primitive.name, tuple(map(read, equation.invars))
+            if name in _INLINED | _WITH_RULES:
+                self.has_rules |= name in _WITH_RULES
+                results: Sequence[Any] = self._call(equation, operands)
+            else:
+                results = self.take(len(equation.outvars))
+                settings = {key: self._setting(name, x) for key, x in equation.params.items()}
+                if _primitives().get(name) is not equation.primitive or equation.effects:
+                    raise NotStorable(f"it has the operation {name!r}")
+                self.operations.append(Operation(name, operands, settings, tuple(results)))
+            where.update(zip(equation.outvars, results, strict=True))
+        return [read(atom) for atom in jaxpr.outvars]
+
+    def _call(self, equation: Any, operands: tuple[Any, ...]) -> list[Any]:
+        called = equation.params.get("jaxpr", equation.params.get("call_jaxpr"))
+        if isinstance(called, core.ClosedJaxpr):
+            held = [
+                Known(np.asarray(x), Variable.of(v))
+                for x, v in zip(called.consts, called.jaxpr.constvars, strict=True)
+            ]
+            return self.write(called.jaxpr, [*held, *operands])
+        return self.write(called, operands)
+
+    def _setting(self, name: str, value: Any) -> Any:
+        if isinstance(value, core.ClosedJaxpr):
+            inner = listing(value.jaxpr)
+            self.has_rules |= inner.has_rules
+            return inner._replace(closed=tuple(map(np.asarray, value.consts)))
+        if isinstance(value, core.Jaxpr):
+            inner = listing(value)
+            self.has_rules |= inner.has_rules
+            return inner
+        if isinstance(value, tuple):
+            items = [self._setting(name, item) for item in value]
+            return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+        try:
+            pickle.dumps(value)
+        except Exception as error:  # anything may be in there
+            raise NotStorable(f"it has the operation {name!r} with {value!r}") from error
+        return value
+
+
+def _loaded(value: Any) -> Any:
+    """A setting as JAX takes it: programs put together again."""
+    if isinstance(value, Listed):
+        traced = value.traced(value.closed or ())
+        return traced.jaxpr if value.closed is None else traced
+    if isinstance(value, tuple) and not isinstance(value, Known | Variable):
+        items = [_loaded(item) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    return value
+
+
+@lru_cache(maxsize=1)
+def _primitives() -> dict[str, Any]:
+    """JAX's operations by name."""
+    known = {primitive.name: primitive for primitive in ad.primitive_jvps}
+    public = (getattr(primitives, name) for name in dir(primitives) if name.endswith("_p"))
+    return known | {primitive.name: primitive for primitive in public}

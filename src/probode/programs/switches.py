@@ -1,0 +1,395 @@
+"""Times at which a vector field switches, read from its program.
+
+``where((t >= 50) & (t < 50.5), 10, 0)`` says when it changes: a solver that stops there jumps over
+nothing. A traced program is walked with numbers for everything but ``t`` and ``y``. What depends on
+``t`` alone is known as a function of ``t``, most often a piecewise linear one; each comparison,
+``floor``, ``%``, ``max``, ``abs``, table lookup of it has its switches where that function crosses
+a number::
+
+    a < b, max(a, b), clamp     a - b = 0
+    abs(a), sign(a)             a = 0
+    floor(a), int(a), round(a)  a = k (round: k + 1/2)
+    rem(a, c)                   a = k c
+    searchsorted(table, a)      a = table[k]
+
+Between the switches found so far a piecewise linear function is a straight line, whose crossings
+are exact; other functions of ``t`` (``sin(t) > 0.9``) are sampled, and changes found by bisection.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from jax.extend import core
+
+from probode.programs.field import Field
+from probode.programs.program import (
+    COMPARISONS,
+    LEVELS,
+    SWITCHING,
+    called_program,
+    keeps_fractions,
+    timing,
+)
+from probode.programs.taylor import evaluate_equation
+from probode.programs.tracing.evaluate import ENTRYWISE, OPERATIONS
+
+_MOST = 10_000
+"""Switches of one function: above it is as good as continuous, to be looked at in other ways."""
+_MOST_OF_A_TABLE = 200
+"""Entries of a table to stop at; the steps of a solver pass over finer ones."""
+_SAMPLES = 2048
+_BISECTIONS = 60
+_MARGIN = 8.0 * float(np.finfo(float).eps)
+"""Part of the larger end of the interval by which steps end before a switch: less than the shortest
+step, so that none fits in between."""
+
+
+NONE = np.zeros(0)
+
+
+class Switches(NamedTuple):
+    """When a vector field switches within an interval, and how much is known of that."""
+
+    depends_on_time: bool
+    times: np.ndarray
+    """To stop at, in increasing order."""
+    tables: np.ndarray
+    """Entries of tables that are too fine to stop at all of them."""
+
+    @property
+    def numbers(self) -> tuple[bool, int]:
+        """Whether the function depends on time, and how often it switches."""
+        return self.depends_on_time, len(self.times)
+
+    def stops(self, t0: float, t1: float) -> np.ndarray:
+        """Where steps are to end: right before the switches, in the order of integration.
+
+        Right *at* a switch the function may already be what it is afterwards.
+        """
+        return stops_before(self.times, t0, t1)
+
+
+def stops_before(times: np.ndarray, t0: float, t1: float) -> np.ndarray:
+    """Ends of steps right before these times, those between ``t0`` and ``t1``, in their order."""
+    if len(times) == 0:
+        return NONE
+    direction = 1.0 if t1 >= t0 else -1.0
+    margin = _MARGIN * max(abs(t0), np.max(np.abs(times), initial=0.0))
+    before = np.unique(direction * np.asarray(times, float)) - margin
+    before = before[np.diff(before, prepend=-np.inf) > 4.0 * margin]
+    inside = (before > direction * t0 + 4.0 * margin) & (before < direction * t1 - 4.0 * margin)
+    return direction * before[inside]
+
+
+def switches(field: Field, t0: float, t1: float) -> Switches:
+    """The switches of a vector field between two times (the end may be infinite: none is found)."""
+    kind = timing(field.program)
+    if not kind.switches or not np.isfinite(t1):
+        return Switches(kind.depends, NONE, NONE)
+    walk = _Walk(min(t0, t1), max(t0, t1))
+    known = [_Known(value) for value in field.constants]
+    arguments = [_Known(value) for value in field.args]
+    inputs = [_Timed(lambda t: t, linear=True), _STATE, *arguments]
+    with np.errstate(all="ignore"):
+        walk.run(field.program.jaxpr, known, inputs)
+    tables = walk.inside(walk.tables)
+    if len(tables) > _MOST_OF_A_TABLE:
+        return Switches(True, walk.inside(walk.times), tables)
+    return Switches(True, walk.inside([*walk.times, *tables]), NONE)
+
+
+class _Known:
+    """A number, or an array, that depends on neither ``t`` nor ``y``; computed when needed."""
+
+    def __init__(self, value: Any = None, later: Callable[[], Any] | None = None) -> None:
+        self._value, self._later = value, later
+
+    @property
+    def value(self) -> np.ndarray:
+        if self._later is not None:
+            self._value, self._later = self._later(), None
+        return np.asarray(self._value)
+
+
+class _Timed(NamedTuple):
+    """A function of ``t`` alone: from times ``(N,)`` to values ``(N, ...)``; ``None``: unknown."""
+
+    at: Callable[[np.ndarray], np.ndarray] | None
+    linear: bool = False
+    """Whether it is a straight line between any two neighbouring switches."""
+
+
+def _at(x: "_Known | _Timed", t: np.ndarray) -> np.ndarray:
+    """Values at all times, or one for all of them."""
+    if isinstance(x, _Known):
+        return x.value[None]
+    assert x.at is not None
+    return x.at(t)
+
+
+_STATE = object()
+"""What depends on ``y``."""
+
+
+class _Walk:
+    """A program on an interval, and the switches found in it."""
+
+    def __init__(self, low: float, high: float) -> None:
+        self.low, self.high = low, high
+        self.times: list[float] = []
+        self.tables: list[float] = []
+
+    def inside(self, times: Sequence[float]) -> np.ndarray:
+        """The times within the interval (at its ends rounding has the say), each once."""
+        unique, margin = np.unique(np.asarray(times, float)), _MARGIN * (self.high - self.low)
+        return unique[(unique > self.low + margin) & (unique < self.high - margin)]
+
+    def run(self, jaxpr: Any, constants: list[Any], inputs: list[Any]) -> list[Any]:
+        """The results of a program."""
+        values: dict[Any, Any] = dict(zip(jaxpr.constvars, constants, strict=True))
+        values.update(zip(jaxpr.invars, inputs, strict=True))
+
+        def read(atom: Any) -> Any:
+            return _Known(atom.val) if isinstance(atom, core.Literal) else values[atom]
+
+        for equation in jaxpr.eqns:
+            operands = [read(atom) for atom in equation.invars]
+            values.update(zip(equation.outvars, self._apply(equation, operands), strict=True))
+        return [read(atom) for atom in jaxpr.outvars]
+
+    def _apply(self, equation: Any, operands: list[Any]) -> list[Any]:
+        count, name = len(equation.outvars), equation.primitive.name
+        inner = called_program(equation)
+        if equation.params.get("name") == "searchsorted" and isinstance(operands[1], _Timed):
+            if isinstance(operands[0], _Known) and operands[1].linear:
+                self._cross(
+                    operands[1], lambda low, high: _within(operands[0].value, low, high), True
+                )
+            return [_Timed(None)] * count
+        if inner is not None:
+            return self.run(inner.jaxpr, [_Known(c) for c in inner.consts], operands)
+        if all(isinstance(x, _Known) for x in operands):
+            return _computed_later(equation, operands)
+        if any(x is _STATE for x in operands):
+            return [_STATE] * count
+        self._note(name, equation, operands)
+        return [self._result(name, equation, operands)] * count
+
+    def _result(self, name: str, equation: Any, operands: list[Any]) -> _Timed:
+        """An operation on functions of time."""
+        rule = _TAKING_ALL_TIMES.get(name) or (OPERATIONS[name] if name in ENTRYWISE else None)
+        unknown = any(isinstance(x, _Timed) and x.at is None for x in operands)
+        if rule is None or unknown:
+            return _Timed(None)
+        shapes = [np.shape(atom.aval) for atom in equation.invars]
+        rank = max(map(len, shapes))
+
+        def at(t: np.ndarray) -> np.ndarray:
+            rows = []
+            for x, shape in zip(operands, shapes, strict=True):
+                value = _at(x, t)
+                value = np.reshape(value, (value.shape[0], *shape))
+                if name not in _OF_AXES:  # a number goes with all entries of an array
+                    value = value.reshape(value.shape[0], *[1] * (rank - len(shape)), *shape)
+                rows.append(value)
+            result: np.ndarray = rule(equation.params, *rows)
+            return result
+
+        moving = [x for x in operands if isinstance(x, _Timed)]
+        linear = all(x.linear for x in moving) and (
+            name in _LINEAR
+            or (name == "mul" and len(moving) == 1)
+            or (name == "div" and isinstance(operands[1], _Known))
+        )
+        return _Timed(_remembering(at), linear)
+
+    def _note(self, name: str, equation: Any, operands: list[Any]) -> None:
+        """The switches of an operation on functions of time."""
+        if name not in SWITCHING or keeps_fractions(equation):
+            return
+        linear = all(x.linear for x in operands if isinstance(x, _Timed))
+        if not linear:
+            self._sample(self._result(name, equation, operands))
+        elif name == "clamp":
+            low, x, high = operands
+            for bound in (low, high):
+                self._cross(self._difference(equation, x, bound), _zero)
+        elif name in ("abs", "sign"):
+            self._cross(operands[0], _zero)
+        elif name in LEVELS:
+            unit, shift = 1.0, 0.5 if name == "round" else 0.0
+            if name == "rem":
+                if not isinstance(operands[1], _Known) or operands[1].value.size != 1:
+                    return
+                unit = abs(float(operands[1].value.reshape(())))
+            self._cross(operands[0], lambda low, high: _multiples(unit, shift, low, high))
+        else:
+            self._cross(self._difference(equation, *operands), _zero)
+
+    @staticmethod
+    def _difference(equation: Any, a: Any, b: Any) -> _Timed:
+        def at(t: np.ndarray) -> np.ndarray:
+            left, right = (_at(x, t) for x in (a, b))
+            rank = max(left.ndim, right.ndim)
+            left, right = (
+                x.reshape(x.shape[0], *[1] * (rank - x.ndim), *x.shape[1:]) for x in (left, right)
+            )
+            return left.astype(float) - right.astype(float)
+
+        known = not any(isinstance(x, _Timed) and x.at is None for x in (a, b))
+        return _Timed(at if known else None, True)
+
+    def _cross(
+        self, x: _Timed, levels: Callable[[float, float], np.ndarray], table: bool = False
+    ) -> None:
+        """Note where a piecewise linear function crosses one of its levels."""
+        if x.at is None:
+            return
+        ends = np.concatenate([[self.low], self.inside(self.times), [self.high]])
+        length = np.diff(ends)
+        first, second = ends[:-1] + length / 3, ends[:-1] + 2 * length / 3
+        a, b = (np.reshape(x.at(t), (len(t), -1)).astype(float) for t in (first, second))
+        slope = (b - a) / (second - first)[:, None]
+        low, high = a - slope * length[:, None] / 3, b + slope * length[:, None] / 3
+        found: list[float] = []
+        for i, j in zip(*np.nonzero(np.isfinite(slope) & (slope != 0.0)), strict=True):
+            crossed = levels(*sorted((low[i, j], high[i, j])))
+            if len(crossed) == 0:
+                continue
+            t = first[i] + (crossed - a[i, j]) / slope[i, j]
+            t = t[(t > ends[i]) & (t < ends[i + 1])]
+            if t.size and len(found) < _MOST:  # once more from nearby, for the last digits
+                k = np.argmin(np.abs(crossed[:, None] - a[i, j] - slope[i, j] * (t - first[i])), 0)
+                value = np.reshape(x.at(t), (len(t), -1))[:, j].astype(float)
+                t = t + (crossed[k] - value) / slope[i, j]
+                found += t.tolist()
+        if len(found) < _MOST:
+            (self.tables if table else self.times).extend(found)
+
+    def _sample(self, x: _Timed) -> None:
+        """Note where a function of time with few values changes, as far as samples show."""
+        if x.at is None:
+            return
+        t = np.linspace(self.low, self.high, _SAMPLES + 1)
+        t = np.unique(np.concatenate([t, self.inside(self.times)]))
+
+        def value(t: np.ndarray) -> np.ndarray:
+            assert x.at is not None
+            return np.reshape(x.at(t), (len(t), -1))
+
+        seen = value(t)
+        if seen.dtype.kind == "f" and len(np.unique(seen)) > _SAMPLES // 4:
+            return  # max, abs: not few values
+        changed = np.nonzero(np.any(seen[1:] != seen[:-1], axis=1))[0]
+        low, high, before = t[changed], t[changed + 1], seen[changed]
+        for _ in range(_BISECTIONS if len(changed) else 0):
+            middle = 0.5 * (low + high)
+            same = np.all(value(middle) == before, axis=1)
+            low, high = np.where(same, middle, low), np.where(same, high, middle)
+        self.times.extend(high.tolist())
+
+
+def _computed_later(equation: Any, operands: list[_Known]) -> list[_Known]:
+    """The results of an equation on numbers, if they are asked for."""
+
+    @lru_cache(maxsize=1)
+    def results() -> list[Any]:
+        values = [x.value for x in operands]
+        rule = OPERATIONS.get(equation.primitive.name)
+        if rule is None or len(equation.outvars) > 1:
+            return evaluate_equation(equation, values)
+        return [rule(equation.params, *values)]  # JAX would compile each kind of operation
+
+    return [_Known(later=partial(lambda i: results()[i], i)) for i in range(len(equation.outvars))]
+
+
+def _remembering(function: Callable[[np.ndarray], np.ndarray]) -> Callable[..., np.ndarray]:
+    """A function that knows its last answer: many results are made of the same parts."""
+    last: list[Any] = [None, None]
+
+    def remembered(t: np.ndarray) -> np.ndarray:
+        if last[0] is not t:
+            last[:] = t, function(t)
+        result: np.ndarray = last[1]
+        return result
+
+    return remembered
+
+
+def _zero(low: float, high: float) -> np.ndarray:
+    return np.zeros(1)
+
+
+def _within(table: np.ndarray, low: float, high: float) -> np.ndarray:
+    return table[(table >= low) & (table <= high)]
+
+
+def _multiples(unit: float, shift: float, low: float, high: float) -> np.ndarray:
+    first, last = np.ceil(low / unit - shift), np.floor(high / unit - shift)
+    if not 0 <= last - first < _MOST:
+        return NONE
+    return unit * (np.arange(first, last + 1) + shift)
+
+
+def _broadcast(params: Any, x: np.ndarray) -> np.ndarray:
+    shape = [1] * len(params["shape"])
+    for axis, place in enumerate(params["broadcast_dimensions"]):
+        shape[place] = x.shape[axis + 1]
+    return np.broadcast_to(x.reshape(x.shape[0], *shape), (x.shape[0], *params["shape"]))
+
+
+def _join(params: Any, *xs: np.ndarray) -> np.ndarray:
+    rows = max(x.shape[0] for x in xs)
+    full = [np.broadcast_to(x, (rows, *x.shape[1:])) for x in xs]
+    return np.concatenate(full, axis=params["dimension"] + 1)
+
+
+def _stack(params: Any, *xs: np.ndarray) -> np.ndarray:
+    return np.stack(np.broadcast_arrays(*xs), axis=params["axis"] + 1)
+
+
+def _slice(params: Any, x: np.ndarray) -> np.ndarray:
+    strides = params["strides"] or [1] * (x.ndim - 1)
+    limits = zip(params["start_indices"], params["limit_indices"], strides, strict=True)
+    return x[(slice(None), *(slice(*limit) for limit in limits))]
+
+
+def _select(params: Any, which: np.ndarray, *cases: np.ndarray) -> np.ndarray:
+    return np.choose(which.astype(int), np.broadcast_arrays(*cases))
+
+
+def _axes(params: Any) -> tuple[int, ...]:
+    return tuple(axis + 1 for axis in params["axes"])
+
+
+_TAKING_ALL_TIMES: dict[str, Callable[..., np.ndarray]] = {
+    "broadcast_in_dim": _broadcast,
+    "concatenate": _join,
+    "stack": _stack,
+    "slice": _slice,
+    "select_n": _select,
+    "lt_to": lambda params, a, b: a < b,
+    "le_to": lambda params, a, b: a <= b,
+    "reshape": lambda params, x: x.reshape(x.shape[0], *params["new_sizes"]),
+    "squeeze": lambda params, x: np.squeeze(x, tuple(a + 1 for a in params["dimensions"])),
+    "expand_dims": lambda params, x: np.expand_dims(x, tuple(a + 1 for a in params["dimensions"])),
+    "reduce_sum": lambda params, x: np.sum(x, axis=_axes(params)),
+    "reduce_or": lambda params, x: np.any(x, axis=_axes(params)),
+    "reduce_and": lambda params, x: np.all(x, axis=_axes(params)),
+}
+"""Operations that know of axes, for arrays with one axis more in front: that of the times."""
+
+_OF_AXES = frozenset(_TAKING_ALL_TIMES) - {"select_n", "lt_to", "le_to"}
+
+_LINEAR = frozenset(
+    (
+        *("add", "sub", "neg", "copy", "copy_p", "stop_gradient", "convert_element_type"),
+        *("select_n", "broadcast_in_dim", "concatenate", "stack", "slice", "reshape", "squeeze"),
+        *("expand_dims", "reduce_sum", "reduce_or", "reduce_and", "and", "or", "xor", "not"),
+        *COMPARISONS,
+        *("max", "min", "abs", "sign", "clamp", "floor", "ceil", "round", "rem"),
+    )
+)
+"""Piecewise linear results of piecewise linear operands, once their switches are noted."""

@@ -1,0 +1,309 @@
+"""Functions written with NumPy or plain Python, made traceable by JAX.
+
+A right-hand side ``fun(t, y, *args)`` as it is written for SciPy is turned into one that JAX can
+trace: it compiles, and its derivatives are exact. Three ways are tried:
+
+=============  ==================================================================================
+``"jax"``      the function traces as it is
+``"numpy"``    a copy of it runs with stand-ins for NumPy, ``math`` and the arrays
+``"scalars"``  it runs with NumPy's arrays of objects that hold traced scalars
+=============  ==================================================================================
+
+The outcome of each is compared with the original at several points. What asks for values while it
+is traced (``if y[0] > 0``, ``float(y[0])``) is never guessed: such a function stays Python, and so
+does one that does something with every call.
+
+Numbers that the function reads (from its closure, from globals, attributes, dictionaries) are
+constants of the trace, or inputs where ``numbers`` says so.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend import core
+
+from probode.base.precision import double_precision
+from probode.programs.program import Program
+from probode.programs.tracing import operators, scalars
+from probode.programs.tracing.alone import one_at_a_time, others_run
+from probode.programs.tracing.effects import State
+from probode.programs.tracing.evaluate import Evaluator, count_equations
+from probode.programs.tracing.verify import Reference
+from probode.programs.tracing.watch import OPERATION_LIMIT, watch
+from probode.programs.tracing.ways import (
+    Numbers,
+    as_it_is,
+    as_jax,
+    in_order,
+    with_arrays,
+    with_scalars,
+)
+
+__all__ = ["Numbers", "Traceable", "as_jax", "make_traceable"]
+
+operators.attach()
+
+_SLOW = 2e-3
+"""A call of so many seconds may be a long loop: it is traced with stand-ins, which count."""
+_CHEAP = 2e-4
+"""A call of at most so many seconds costs little next to a solve."""
+
+
+@dataclass(frozen=True)
+class Traceable:
+    """A right-hand side that JAX can trace.
+
+    Attributes
+    ----------
+    function
+        ``(t, y, *args)`` to an array of float64: the original, seen by JAX.
+    path
+        How it was found: ``"jax"``, ``"numpy"`` or ``"scalars"``.
+    is_of_jax
+        Whether it was written for JAX, and behaves as JAX has it: what it does beside computing is
+        done once, when it is traced.
+    is_cheap
+        Whether a call of the original takes next to no time.
+    """
+
+    function: Callable[..., jax.Array]
+    path: str
+    is_of_jax: bool = False
+    is_cheap: bool = False
+
+
+def make_traceable(
+    fun: Callable[..., Any],
+    t_span: Any,
+    y0: Any,
+    args: tuple[Any, ...] = (),
+    *,
+    numbers: Numbers | None = None,
+    extra_points: int = 4,
+) -> Traceable | None:
+    """Make ``fun(t, y, *args)`` traceable by JAX, or say that it is not.
+
+    Parameters
+    ----------
+    fun
+        The user's function, with NumPy, plain Python or JAX inside.
+    t_span, y0, args
+        Where it will be used: it is evaluated there, and around.
+    numbers
+        Numbers that ``fun`` reads and that are to be inputs: the last argument of the outcome.
+    extra_points
+        Number of points away from ``y0`` at which the outcome is compared with ``fun``.
+
+    Returns
+    -------
+    ``None`` if nothing agrees with ``fun``: if its control flow depends on values, if it gives
+    different values at the same point, or if it leaves something behind (a list that it appends
+    to, a counter, printed text) or goes on with something (an iterator, a file, the clock). An
+    exception of ``fun`` at ``(t0, y0)`` comes through.
+    """
+    t0, t1 = (float(t) for t in t_span)
+    start = np.asarray(y0)
+    if start.dtype.kind not in "biuf":
+        return None
+    start = np.array(start, float)
+    args = tuple(args)
+    with one_at_a_time():
+        state = State(fun, args)
+        if state.acts:
+            return None
+        span, lifted = (t0, t1), numbers or Numbers({})
+        try:
+            with double_precision():
+                return _climb(fun, span, start, args, state, lifted, extra_points)
+        finally:
+            # What another thread has changed meanwhile is not to be undone.
+            if state.is_used or not others_run():
+                state.restore()
+            else:
+                state.restore_what_is_written()
+
+
+def _climb(
+    fun: Callable[..., Any],
+    t_span: tuple[float, float],
+    y0: np.ndarray,
+    args: tuple[Any, ...],
+    state: State,
+    numbers: Numbers,
+    extra_points: int,
+) -> Traceable | None:
+    t0, given = t_span[0], numbers.after(args)
+    if state.speaks_jax:
+        plain = _prepare(as_it_is(fun, Numbers({})), args)
+        program = _jax_program(plain, t0, y0, args)
+        state.is_used = _changes(state, lambda _: _jax_program(plain, t0, y0, args))
+        if program is not None and not state.is_used:
+            if not numbers.values:
+                return Traceable(plain, "jax", is_of_jax=True)
+            # Outside of a compiled function every operation of JAX compiles by itself.
+            known = Evaluator(program[0])
+            reference = Reference(
+                lambda t, y: known(np.float64(t), y, *program[1]), (), t_span, y0, extra_points
+            )
+            function = _prepare(as_it_is(fun, numbers), given)
+            works = _works(function, reference, t0, y0, given)
+            return Traceable(function, "jax", is_of_jax=True) if works else None
+        if state.handles_errors:  # among them, those of JAX about our stand-ins
+            return None
+    reference = Reference(fun, args, t_span, y0, extra_points)
+    state.mark()
+    state.is_used = (
+        not reference.is_reproducible() or _changes(state, reference.visit) or state.wrote_anew()
+    )
+    state.call = partial(reference.visit, 0)
+    if state.is_used or reference.prints:
+        return None
+    for path, run in _rungs(fun, y0, reference.seconds, state.handles_errors, numbers):
+        function = _prepare(run, given)
+        if _works(function, reference, t0, y0, given):
+            return Traceable(function, path, is_cheap=reference.seconds < _CHEAP)
+    return None
+
+
+def _changes(state: State, call: Callable[[int], Any]) -> bool:
+    """Whether the calls that were made have changed something outside the function.
+
+    It may have been another thread: then not each of a few further calls changes something too.
+    """
+    if not state.changed():
+        return False
+    return not others_run() or all(state.changed_by(partial(call, k)) for k in range(_FURTHER))
+
+
+_FURTHER = 3
+
+
+def _rungs(
+    fun: Callable[..., Any], y0: np.ndarray, seconds: float, careful: bool, numbers: Numbers
+) -> Iterator[tuple[str, Callable[..., jax.Array]]]:
+    if seconds < _SLOW and not careful:  # stand-ins remember every error, JAX's tracers some
+        yield "jax", as_it_is(fun, numbers)
+    yield "numpy", with_arrays(fun, careful, numbers)
+    if y0.size <= scalars.SIZE_LIMIT and not watch.too_long:
+        yield "scalars", with_scalars(fun, careful, numbers)
+
+
+def _prepare(
+    function: Callable[..., jax.Array], given: tuple[Any, ...]
+) -> Callable[..., jax.Array]:
+    """``function`` with arguments ordered as given, and with one kind of error for integers.
+
+    JAX sorts dictionaries on their way. And where a traced integer may be the reason of a failure,
+    the error says that it must be known: then all may be well.
+    """
+
+    def prepared(t: Any, y: Any, *args: Any) -> jax.Array:
+        try:
+            return function(t, y, *in_order(given, args))
+        except jax.errors.ConcretizationTypeError:
+            raise
+        except Exception as error:
+            for leaf in jax.tree.leaves(args):
+                if isinstance(leaf, jax.core.Tracer) and leaf.dtype.kind in "biu":
+                    raise jax.errors.ConcretizationTypeError(
+                        leaf, "An integer among the parameters must be known to trace fun."
+                    ) from error
+            raise
+
+    return prepared
+
+
+# Whether it worked --------------------------------------------------------------------------------
+
+
+def _works(
+    function: Callable[..., jax.Array],
+    reference: Reference,
+    t0: float,
+    y0: np.ndarray,
+    args: tuple[Any, ...],
+) -> bool:
+    """Whether ``function`` traces, agrees with the original, and has a derivative."""
+    try:
+        program, data = _program(function, t0, y0, args)
+        if count_equations(program.jaxpr) > OPERATION_LIMIT:
+            return False
+        evaluator = Evaluator(program)
+        if not reference.agrees(evaluator, data):
+            return False
+        _differentiate(program, np.float64(t0), y0, data, 1 if evaluator.is_plain else 2)
+    except Exception:  # user code with arrays that it was not written for fails in any way
+        return False
+    return True
+
+
+def _program(
+    function: Callable[..., jax.Array], t0: float, y0: np.ndarray, args: tuple[Any, ...]
+) -> tuple[core.ClosedJaxpr, list[Any]]:
+    """Trace with all numbers among the arguments as data, or all but the integers."""
+    leaves, tree = jax.tree.flatten(args)
+
+    def attempt(is_data: list[bool]) -> tuple[core.ClosedJaxpr, list[Any]]:
+        data = [leaf for leaf, data in zip(leaves, is_data, strict=True) if data]
+
+        def flat(t: Any, y: Any, *values: Any) -> jax.Array:
+            rest = iter(values)
+            full = [
+                next(rest) if data else leaf for leaf, data in zip(leaves, is_data, strict=True)
+            ]
+            return function(t, y, *jax.tree.unflatten(tree, full))
+
+        return jax.make_jaxpr(flat)(np.float64(t0), y0, *data), data
+
+    numeric = [
+        isinstance(leaf, bool | int | float | np.ndarray | np.generic | jax.Array)
+        for leaf in leaves
+    ]
+    try:
+        return attempt(numeric)
+    except jax.errors.ConcretizationTypeError:
+        whole = [isinstance(leaf, int | np.integer | np.bool_) for leaf in leaves]
+        if not any(whole):
+            raise
+        return attempt([data and not fixed for data, fixed in zip(numeric, whole, strict=True)])
+
+
+def _differentiate(
+    program: core.ClosedJaxpr, t: Any, y: np.ndarray, data: list[Any], times: int
+) -> None:
+    """Raise if JAX has no derivative of one of the operations.
+
+    Those of plain operations have derivatives themselves; eigenvalues have a first one only.
+    """
+
+    def value(t: Any, y: Any) -> Any:
+        return jax.core.eval_jaxpr(program.jaxpr, program.consts, t, y, *data)[0]
+
+    def along(function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda t, y: jax.jvp(function, (t, y), (t, y))[1]
+
+    for _ in range(times):
+        value = along(value)
+    jax.eval_shape(value, t, y)
+
+
+def _jax_program(
+    function: Callable[..., jax.Array], t0: float, y0: np.ndarray, args: tuple[Any, ...]
+) -> tuple[core.ClosedJaxpr, list[Any]] | None:
+    """The program of a function written for JAX, if it traces, and to the same program twice.
+
+    It is not evaluated: outside of a compiled function every operation of JAX compiles by itself.
+    """
+    try:
+        (first, data), (again, _) = (_program(function, t0, y0, args) for _ in range(2))
+    except Exception:  # it may still work with NumPy arrays
+        return None
+    same = Program(first.jaxpr) == Program(again.jaxpr) and all(
+        np.array_equal(a, b, equal_nan=True)
+        for a, b in zip(first.consts, again.consts, strict=True)
+    )
+    return (first, data) if same else None
