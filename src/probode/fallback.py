@@ -11,8 +11,6 @@ Both are approximations that the step control and the error estimate judge like 
 ``f`` itself is not finite the step is rejected, as ever.
 """
 
-import logging
-from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -27,14 +25,9 @@ from probode.control import Control
 from probode.initial import Initialization, RungeKuttaStart, TaylorStart
 from probode.loop import Solve
 from probode.problem import Field
-from probode.program import Program
+from probode.said import first_time, logger
 from probode.status import Status
 from probode.step import Method
-
-logger = logging.getLogger("probode")
-
-_TOLD: deque[tuple[Program, str]] = deque(maxlen=256)
-"""What was said of which program: once is enough."""
 
 
 class Inputs(NamedTuple):
@@ -93,9 +86,7 @@ class Fallback:
 
     def _say(self, text: str) -> None:
         self.notes.append(text)
-        case = (self.inputs.field.program, text.split(",")[0].split(" at ")[0])
-        if case not in _TOLD:
-            _TOLD.append(case)
+        if first_time(self.inputs.field.program, text.split(",")[0].split(" at ")[0]):
             logger.warning("%s.", text)
 
 

@@ -5,8 +5,6 @@ other numbers, these become inputs of a second trace, which serves all numbers t
 residual defines the function anew over its parameters compiles twice, not every time.
 """
 
-import logging
-from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -22,12 +20,11 @@ from probode.ivp_options import Options
 from probode.ivp_result import Embedding
 from probode.lifting import Shared
 from probode.problem import Field, bind
+from probode.said import code_of, first_time, logger, name_of
 from probode.solvers import Solver
 from probode.tracing import Numbers, as_jax, make_traceable
 from probode.tracing.evaluate import Evaluator
 from probode.tracing.verify import TOLERANCE, equals
-
-logger = logging.getLogger("probode")
 
 _KNOWN_FUNCTIONS = Memory(256)
 """Functions that were traced before, or found to be untraceable."""
@@ -38,21 +35,16 @@ _CHECKS = 8
 """Steps at which a function that may have changed is compared with its trace."""
 
 
-_SAID: deque[Any] = deque(maxlen=256)
-"""Code of functions that the user was told about: closures made by one line are one function."""
-
-
 def _say_untraceable(fun: Callable[..., Any]) -> None:
-    code = getattr(fun, "__code__", type(fun))
-    if code in _SAID:
-        return
-    _SAID.append(code)
-    logger.warning(
-        "%s cannot be traced: the solver is driven from Python, at a fraction of the speed. Write "
-        "branches on values (if, max, min, float) as numpy.where, numpy.maximum and the like; of "
-        "SciPy, special functions, linear algebra and interpolators of one variable are known.",
-        getattr(fun, "__name__", "the function"),
-    )
+    if first_time("untraceable", code_of(fun)):
+        logger.warning(
+            "%s cannot be traced: the solver is driven from Python, at a fraction of the speed. It "
+            "branches on values, calls what is not known here, or does more than compute (counts "
+            "its calls, reads files, prints). Branches (if, max, min, float) can be written as "
+            "numpy.where, numpy.maximum and the like; of SciPy, special functions, linear algebra "
+            "and interpolators of one variable are known; what else it does belongs outside.",
+            name_of(fun),
+        )
 
 
 class Traced(NamedTuple):
@@ -137,10 +129,6 @@ class UserFunction(NamedTuple):
         field = self._field(found.function, t0, y0, lifted)
         return Traced(field, found.path, checks, lifted)
 
-    @property
-    def _name(self) -> str:
-        return getattr(self.fun, "__name__", "the function")
-
     def still_holds(self, traced: Traced, t: np.ndarray, mean: np.ndarray) -> bool:
         """Whether Python gives the values of the trace at steps of a solve.
 
@@ -169,7 +157,7 @@ class UserFunction(NamedTuple):
             logger.warning(
                 "%s gives other values now than when it was traced: it reads something that has "
                 "changed since. The solver is driven from Python, at a fraction of the speed.",
-                self._name,
+                name_of(self.fun),
             )
         return holds
 
