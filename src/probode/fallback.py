@@ -143,16 +143,18 @@ def guarded_on_host(jacobian: HostJacobian | None, notes: list[str]) -> HostJaco
     """A Jacobian evaluated in Python, with zeros for NaN and Inf; that it had any is noted once."""
     if jacobian is None:
         return None
-    known = jacobian
+    known, noted = jacobian, False
 
     def guarded(t: float, y: np.ndarray, f: np.ndarray) -> np.ndarray:
+        nonlocal noted
         matrix = known(t, y, f)
         finite = np.isfinite(matrix)
         if finite.all():
             return matrix
-        if not notes and np.all(np.isfinite(f)):
+        if not noted and np.all(np.isfinite(f)):
+            noted = True
             notes.append(_no_derivative(t, y))
-            logger.warning("%s.", notes[0])
+            logger.warning("%s.", notes[-1])
         return np.where(finite, matrix, 0.0)
 
     return guarded

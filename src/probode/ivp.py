@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from probode import events
+from probode.arithmetic import Guard
 from probode.calibration.schemes import MODES
 from probode.calibration.target import Target, reach
 from probode.chosen import ChosenPath
@@ -120,7 +121,7 @@ def solve_ivp(
     embedding = Embedding(start.size, np.iscomplexobj(start))
     control = _control(chosen, t0, tf, embedding)
     watched = None if events is None else _prepared_events(events, arguments)
-    plain = single_state(fun, arguments, bool(vectorized))
+    plain = Guard(fun, t0, start).over(single_state(fun, arguments, bool(vectorized)))
     solvers = solvers_for(kind, chosen, control, plain, t0, tf, start)
 
     def output(posterior: Posterior, limits: Limits) -> None:

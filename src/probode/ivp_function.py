@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from probode.arithmetic import Guard
 from probode.calibration.host import HostProblem
 from probode.finite_differences import finite_difference_jacobian
 from probode.host import HostField
@@ -136,7 +137,8 @@ class UserFunction(NamedTuple):
         """
         if traced.checks == 0:
             return True
-        single, field = self._single(), traced.field
+        field = traced.field
+        single = Guard(self.fun, float(t[0]), np.asarray(mean[0, 0])).over(self._single())
 
         def value(i: int) -> np.ndarray:
             y = np.array(mean[i, 0])
@@ -161,11 +163,11 @@ class UserFunction(NamedTuple):
             )
         return holds
 
-    def on_host(self, n: int) -> HostField:
+    def on_host(self, guard: Guard, n: int) -> HostField:
         """Called from Python, with the user's Jacobian or finite differences."""
         single, arguments = self._single(), self.args
 
-        def function(t: float, y: np.ndarray) -> np.ndarray:
+        def call(t: float, y: np.ndarray) -> np.ndarray:
             value = np.asarray(single(t, y.copy(), *arguments), float)
             if value.shape != (n,):
                 if n == value.size == 1:  # a number, for one component
@@ -175,7 +177,8 @@ class UserFunction(NamedTuple):
                 )
             return value
 
-        return HostField(function, self._host_jacobian(function))
+        function = guard.over(call)
+        return HostField(function, self._host_jacobian(function, guard, n))
 
     def _single(self) -> Callable[..., Any]:
         """``fun`` for one state in real form."""
@@ -226,7 +229,7 @@ class UserFunction(NamedTuple):
         return UserJacobian(self.options.jac, self.options, self.embedding, diagonal)
 
     def _host_jacobian(
-        self, function: Callable[[float, np.ndarray], np.ndarray]
+        self, function: Callable[[float, np.ndarray], np.ndarray], guard: Guard, n: int
     ) -> Callable[[float, np.ndarray, np.ndarray], np.ndarray] | None:
         """The user's Jacobian, or finite differences with SciPy's sparsity and band options."""
         options, embedding, arguments = self.options, self.embedding, self.args
@@ -235,19 +238,24 @@ class UserFunction(NamedTuple):
         jacobian = self._jacobian()
         if jacobian is not None:
             if callable(jacobian.jac):
-                return lambda t, y, f: jacobian.on_real_form(t, y, arguments)
+                matrix = guard.over(jacobian.on_real_form, (n, n))
+                return lambda t, y, f: matrix(t, y, arguments)
             constant = jacobian.on_real_form(0.0, np.zeros(2 * embedding.n), arguments)
             return lambda t, y, f: constant
-        columns = None
+        columns: Any = None
         if self.vectorized and not embedding.is_complex:
-            columns = lambda t, states: np.asarray(  # noqa: E731
-                self.fun(t, states, *arguments), float
-            )
+
+            def columns(t: float, states: np.ndarray) -> np.ndarray:
+                try:
+                    return np.asarray(self.fun(t, states, *arguments), float)
+                except (ArithmeticError, ValueError):  # at one of them, perhaps
+                    return np.stack([function(t, state) for state in states.T], axis=1)
+
         return finite_difference_jacobian(
             function, columns, options.jac_sparsity, options.lband, options.uband
         )
 
 
-def host_problem(user: UserFunction, n: int) -> HostProblem:
-    """A function of ``n`` components for the error transport, called from Python."""
-    return HostProblem(*user.on_host(n))
+def host_problem(user: UserFunction, t0: float, y0: np.ndarray) -> HostProblem:
+    """The function for the error transport, called from Python."""
+    return HostProblem(*user.on_host(Guard(user.fun, t0, y0), y0.size))

@@ -11,6 +11,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from probode import engine, events, host, loop
+from probode.arithmetic import Guard
 from probode.calibration.host import HostProblem
 from probode.calibration.target import Integrated
 from probode.choice import Candidate
@@ -236,8 +237,9 @@ class _Driven:
         self, method: Method, control: Control, y0: np.ndarray, suspects: np.ndarray
     ) -> None:
         """What is not finite in its Jacobian counts as zero, which is noted."""
-        task, hosted = self._task, self._user.on_host(y0.size)
-        self._size, self._said = y0.size, list[str]()
+        task, guard = self._task, Guard(self._user.fun, self._task.t0, y0)
+        hosted = self._user.on_host(guard, y0.size)
+        self._y0, self._said = y0, guard.notes
         self._hosted = hosted._replace(jacobian=guarded_on_host(hosted.jacobian, self._said))
         self.control = _with_stops(task, control, suspects)
         self._steps, self.start_evaluations = host.steps_on_host(
@@ -249,7 +251,7 @@ class _Driven:
 
     @property
     def problem(self) -> Problem:
-        again = partial(host_problem, self._user, self._size)
+        again = partial(host_problem, self._user, self._task.t0, self._y0)
         return Problem(HostProblem(*self._hosted), tuple(self._said), again=again)
 
 

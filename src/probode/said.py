@@ -1,18 +1,17 @@
 """What the library says to the user: its logger, and whether a thing was said before."""
 
 import logging
-from collections.abc import Hashable
 from threading import Lock
 from typing import Any
 
 logger = logging.getLogger("probode")
 
 _MOST = 1024
-_cases: dict[tuple[Hashable, ...], None] = {}
+_cases: dict[tuple[Any, ...], None] = {}
 _turn = Lock()
 
 
-def first_time(*case: Hashable) -> bool:
+def first_time(*case: Any) -> bool:
     """Whether this case comes up for the first time: what is said of it is said once.
 
     Of two threads one is told so. The oldest of many cases are forgotten, and come up anew.
