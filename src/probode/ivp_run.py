@@ -36,6 +36,7 @@ from probode.solvers import Solver
 from probode.status import Status
 from probode.step import Method
 from probode.switches import NONE, stops_before, switches
+from probode.unsteady import stops_where_unsteady
 
 _MOST_REPEATS = 3
 """Solves again where the steps missed something that a look between them saw."""
@@ -247,6 +248,9 @@ class _Driven:
         )
 
     def run(self, monitor: Monitor) -> tuple[loop.Solve, Status, Kept]:
+        if isinstance(self.control, PControl):  # other steps are as short as the user has them
+            judge = stops_where_unsteady(self._hosted.function, self._task.tf, self._said)
+            monitor = monitor._replace(judge=judge)
         return self._steps(monitor)
 
     @property
