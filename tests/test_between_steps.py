@@ -1,5 +1,7 @@
 """What happens between the steps is seen: switches are stopped at, pulses looked for."""
 
+from contextlib import nullcontext
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -140,9 +142,14 @@ def test_a_pulse_that_only_python_knows_of():
     assert_covered(result, response(60, 50, 0.5, 10), 1e-4)
 
 
-def test_a_smooth_and_short_bump():
-    result = solve_ivp(bump, (0, 60), [0.0], rtol=1e-6, atol=1e-9)
+@pytest.mark.parametrize("listed", [True, False], ids=["as it comes", "by XLA"])
+def test_a_smooth_and_short_bump(listed):
+    with nullcontext() if listed else native.disabled():
+        result = solve_ivp(bump, (0, 60), [0.0], rtol=1e-6, atol=1e-9)
     assert_covered(result, bump_response(60), 1e-4)
+    # One look in each cell, but where it falls on a step: more where f is a list of operations.
+    cells = 1024 if listed and native.available() else 256
+    assert 0.98 * cells <= result.posterior.problem.look.probes <= cells
 
 
 def test_backwards_in_time():

@@ -213,7 +213,7 @@ def test_other_words_are_refused_with_what_is_known(option):
     ("solver", "d", "said"),
     [(EK1(5), 100, True), (EK1(5), 20, False), (EK1(1), 100, False), (EK0(5), 10**5, False)],
 )
-def test_what_a_dense_covariance_costs_is_said_before(caplog, solver, d, said):
-    ivp_method._hint_of_cost.cache_clear()
+def test_what_a_dense_covariance_costs_is_said_before(caplog, monkeypatch, solver, d, said):
+    monkeypatch.setattr("probode.base.said._cases", {})
     ivp_method.say_if_costly(solver, solver.method(d))
     assert ("a step takes about" in caplog.text) == said

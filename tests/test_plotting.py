@@ -292,6 +292,23 @@ def test_methods_make_a_figure_if_none_is_given(pair, name):
     assert drawn.get_ylabel() == METHODS[name]
 
 
+@pytest.mark.parametrize("name", ["plot", *METHODS])
+def test_a_small_figure_cuts_no_label_off(pair, name):
+    drawing, ax = plt.subplots(figsize=(4.0, 3.0))
+    getattr(pair, name)(ax=ax)
+    drawing.canvas.draw()
+    box = ax.get_tightbbox()
+    assert np.all(box.min >= 0.0) and np.all(box.max <= drawing.bbox.max)
+
+
+def test_axes_with_room_or_placed_by_hand_stay_where_they_are(pair, ax):
+    by_hand = plt.figure(figsize=(4.0, 3.0)).add_axes((0.0, 0.0, 0.5, 0.5))
+    for one in (ax, by_hand):
+        before = one.get_position().bounds
+        pair.plot(ax=one)
+        assert one.get_position().bounds == before
+
+
 def test_error_alone_names_the_components(pair, ax):
     assert legend(pair.plot_error(ax=ax)) == ["$y_{1}$", "$y_{2}$"]
 

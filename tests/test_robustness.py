@@ -8,6 +8,7 @@ import pytest
 from oracle import mpf, to_numpy
 
 from probode import EK0, EK1, DiagonalEK1, PIControl, Status, problems, solve, solve_ivp
+from probode.filter.start import explodes
 
 pytestmark = pytest.mark.optimised
 
@@ -176,6 +177,22 @@ def test_a_vector_field_may_contain_a_loop():
 
     posterior = solve(cumulative, (0.0, 1.0), [1.0], solver=EK1(3))
     assert posterior.success
+
+
+@pytest.mark.parametrize("xp", [np, jnp])
+@pytest.mark.parametrize(
+    ("slopes", "shorter"),
+    [
+        ([1.0, 2.0, 3.0], False),
+        ([1.0, 50.0, 6000.0], True),
+        ([1.0, np.nan, np.nan], True),
+        ([0.0, 0.0, np.inf], True),
+        ([np.nan, np.nan, np.nan], False),
+    ],
+    ids=["a solution", "an explosion", "out of the domain", "from rest", "never inside"],
+)
+def test_a_runge_kutta_start_is_made_shorter_where_that_may_help(xp, slopes, shorter):
+    assert bool(explodes(xp, xp.asarray(slopes)[:, None])) == shorter
 
 
 @pytest.mark.parametrize("path", ["python", "numpy"])

@@ -183,7 +183,7 @@ def test_scipy_can_drive_our_solvers(name):
         lotka_volterra,
         (0, 3),
         [1.0, 1.0],
-        method=getattr(probode.scipy, name),
+        method=getattr(probode.ivp.scipy, name),
         rtol=1e-6,
         atol=1e-8,
         dense_output=True,

@@ -130,6 +130,38 @@ def test_no_times_give_no_values_as_in_scipy(interval):
     assert ours.y_cov.shape == (0, 4, 4)
 
 
+@pytest.mark.parametrize(
+    ("function", "options"),
+    [
+        (lambda t, y: -y, {}),
+        (lambda t, y: [-float(y[0]), 1.0], {}),
+        (lambda t, y: -y, {"method": "auto", "first_step": 0.1}),
+        (lambda t, y: -y, {"method": "EK0", "grid": [2.0, 2.0]}),
+        (lambda t, y: -y, {"global_rtol": 1e-3}),
+    ],
+    ids=["traced", "python", "auto", "grid", "a tolerance on the answer"],
+)
+def test_an_interval_of_length_zero_is_one_point(function, options):
+    """Times and values are SciPy's; the posterior is the initial value, with certainty."""
+    result = solve_ivp(function, (2, 2), [1.0, 3.0], dense_output=True, **options)
+    theirs = scipy.integrate.solve_ivp(function, (2, 2), [1.0, 3.0], dense_output=True)
+    assert result.success and result.message == theirs.message
+    np.testing.assert_array_equal(result.t, theirs.t)
+    np.testing.assert_array_equal(result.y, theirs.y)
+    np.testing.assert_array_equal(result.sol(2.0), theirs.sol(2.0))
+    np.testing.assert_array_equal(result.y_std, 0.0)
+    posterior = result.posterior
+    np.testing.assert_array_equal(posterior.t, [2.0])
+    np.testing.assert_array_equal(posterior(2.0).mean, [1.0, 3.0])
+    np.testing.assert_array_equal(posterior.std, [[0.0, 0.0]])
+    assert "no step was taken" in str(posterior.diagnose())
+
+
+def test_an_empty_state_has_no_posterior():
+    result = solve_ivp(lambda t, y: y, (0, 1), [])
+    assert result.success and result.posterior is None
+
+
 def test_dense_output_at_no_times_is_empty():
     solution = solve(linear, dense_output=True).sol
     assert solution([]).shape == solution.std([]).shape == (4, 0)

@@ -37,6 +37,7 @@ _MOVED = {
     "host": "engines.in_python",
     "initial": "filter.start",
     "problem": "programs.field",
+    "tracing.watch": "programs.tracing.watching",
 }
 _LIBRARY = "probode."
 

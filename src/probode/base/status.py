@@ -17,6 +17,7 @@ class Status(IntEnum):
     CALLBACK = -6
     START_NOT_FINITE = -7
     MEMORY_LIMIT = -8
+    NOT_A_FUNCTION = -9
 
     @property
     def message(self) -> str:
@@ -45,6 +46,11 @@ _MESSAGES = {
         "returned. To get further: t_eval without dense_output (solve: save_at), which keeps the "
         "solution at these times only; EK0, whose states are small; a lower order; or a larger "
         "max_memory."
+    ),
+    Status.NOT_A_FUNCTION: (
+        "The vector field is no function of t and y: it gives other values at the same point "
+        "(random numbers, a clock, a memory of earlier calls), and for that the steps became too "
+        "short to reach the end; the solution up to there is returned."
     ),
     Status.CALLBACK: "The callback stopped the solve; the solution up to there is returned.",
     Status.START_NOT_FINITE: (

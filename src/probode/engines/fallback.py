@@ -11,8 +11,6 @@ Both are approximations that the step control and the error estimate judge like 
 ``f`` itself is not finite the step is rejected, as ever.
 """
 
-import logging
-from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -23,18 +21,13 @@ import numpy as np
 from jaxtyping import Array
 
 from probode.base.compile import compiled
+from probode.base.said import first_time, logger
 from probode.base.status import Status
 from probode.filter.control import Control
 from probode.filter.loop import Solve
 from probode.filter.start import Initialization, RungeKuttaStart, TaylorStart
 from probode.filter.step import Method
 from probode.programs.field import Field
-from probode.programs.program import Program
-
-logger = logging.getLogger("probode")
-
-_TOLD: deque[tuple[Program, str]] = deque(maxlen=256)
-"""What was said of which program: once is enough."""
 
 
 class Inputs(NamedTuple):
@@ -93,9 +86,7 @@ class Fallback:
 
     def _say(self, text: str) -> None:
         self.notes.append(text)
-        case = (self.inputs.field.program, text.split(",")[0].split(" at ")[0])
-        if case not in _TOLD:
-            _TOLD.append(case)
+        if first_time(self.inputs.field.program, text.split(",")[0].split(" at ")[0]):
             logger.warning("%s.", text)
 
 
@@ -152,16 +143,18 @@ def guarded_on_host(jacobian: HostJacobian | None, notes: list[str]) -> HostJaco
     """A Jacobian evaluated in Python, with zeros for NaN and Inf; that it had any is noted once."""
     if jacobian is None:
         return None
-    known = jacobian
+    known, noted = jacobian, False
 
     def guarded(t: float, y: np.ndarray, f: np.ndarray) -> np.ndarray:
+        nonlocal noted
         matrix = known(t, y, f)
         finite = np.isfinite(matrix)
         if finite.all():
             return matrix
-        if not notes and np.all(np.isfinite(f)):
+        if not noted and np.all(np.isfinite(f)):
+            noted = True
             notes.append(_no_derivative(t, y))
-            logger.warning("%s.", notes[0])
+            logger.warning("%s.", notes[-1])
         return np.where(finite, matrix, 0.0)
 
     return guarded

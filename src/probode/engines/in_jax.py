@@ -77,6 +77,8 @@ class Monitor(NamedTuple):
     shape: tuple[int, ...] = ()
     watch: Callable[[AnyChunk], int | None] | None = None
     """Sees every chunk of steps; a number ends the solve with ``Status.EVENT`` after that step."""
+    judge: Callable[[AnyChunk], Status | None] = lambda chunk: None
+    """Sees every chunk of steps too; a status ends the solve with it after the chunk."""
     needs: Callable[[int], float] = lambda steps: 0.0
     """Bytes that so many steps take, with all that will be made of them."""
     method: Method | None = None
@@ -325,7 +327,10 @@ def collect_chunks(
                 following, filled = fill(carry, attempts, keep)
         keeper.add(carry, filled)
         if not stops and int(solve_of(following).status) == Status.RUNNING:
-            if monitor.room(keeper.steps) < 1:
+            verdict = monitor.judge(filled)
+            if verdict is not None:
+                stops.append(verdict)
+            elif monitor.room(keeper.steps) < 1:
                 stops.append(Status.MEMORY_LIMIT)
             elif _REHEARSAL * limits.seconds < limits.elapsed < limits.seconds:
                 rehearse(solve_of(following))

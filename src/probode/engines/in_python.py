@@ -195,8 +195,8 @@ def begin_on_host(
         size = _first_step(field.function, control, t0, t1, y0, f0, method.prior.order)
         evaluations += 1
         control = replace(control, first_step=np.asarray(size))
-    h = _initial_step(method.prior.order, control, t0, t1, y0)
-    start, more = _start(field.function, t0, t1 - t0, y0, f0, float(h), method.prior.order)
+    h = float(_initial_step(method.prior.order, control, t0, t1, y0))
+    start, more = _start(field.function, t0, t1 - t0, y0, f0, h, method.prior.order)
     return start, control, evaluations + more
 
 
@@ -228,6 +228,9 @@ def _first_step(
     return size if np.isfinite(size) and size > 0 else 1e-6
 
 
+_WITHOUT_LENGTH = 1e-3
+
+
 def _start(
     function: Callable[..., np.ndarray],
     t0: float,
@@ -239,7 +242,8 @@ def _start(
 ) -> tuple[Start, int]:
     """:class:`RungeKuttaStart` evaluated in Python, and the number of evaluations."""
     nodes, substeps = RungeKuttaStart.steps(q), RungeKuttaStart.substeps
-    h = h * min(1.0, abs(span / (h * nodes)))
+    # An interval of length zero has derivatives, too: those of f(t0, y).
+    h = h * min(1.0, abs(span / (h * nodes))) if span else _WITHOUT_LENGTH
     low, high = sorted((t0, t0 + span))
 
     def inside(t: float, y: np.ndarray) -> np.ndarray:

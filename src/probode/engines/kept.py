@@ -138,7 +138,7 @@ def compact(chunk: AnyChunk) -> AnyChunk:
         return chunk
     steps = int(chunk.steps)
     rows = jax.tree.map(lambda x: np.asarray(x)[: steps + 1], chunk.rows)
-    return Chunk(pack_rows(rows), np.asarray(steps))  # type: ignore[arg-type]
+    return Chunk(pack_rows(rows), steps)
 
 
 def joined(

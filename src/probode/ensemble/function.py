@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from probode.base.precision import double_precision
+from probode.base.said import name_of
 from probode.engines.lanes.records import Members
 from probode.ensemble.problem import member, usable
 from probode.ensemble.settings import Settings
@@ -50,10 +51,10 @@ def traceable(fun: Callable[..., Any], members: Members) -> Callable[..., Any]:
     )
     if found is None:
         raise TypeError(
-            f"{getattr(fun, '__name__', 'the function')} cannot be traced by JAX, which an "
-            "ensemble needs: replace branches on values (if, max, min, float) by numpy.where, "
-            "numpy.maximum and the like. probode.solve_ivp takes any function, one member at a "
-            "time."
+            f"{name_of(fun)} cannot be traced by JAX, which an ensemble needs: replace branches on "
+            "values (if, max, min, float) by numpy.where, numpy.maximum and the like, and leave "
+            "out what is not computing (counting calls, reading files, printing). "
+            "probode.solve_ivp takes any function, one member at a time."
         )
     return found.function
 

@@ -192,7 +192,7 @@ class Chunk(NamedTuple):
     """A buffer of ``steps`` steps, in rows ``0..steps`` (row 0: where they began)."""
 
     rows: Rows
-    steps: Array
+    steps: Array | int
 
 
 def fill_chunk(

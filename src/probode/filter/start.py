@@ -152,10 +152,13 @@ _EXPLOSION = 1e2
 def explodes(xp: Any, slopes: Any) -> Any:
     """Whether slopes at equidistant nodes grow like those of an explicit method out of bounds.
 
-    Those of a solution do not grow a hundredfold within the steps that a tolerance asks for.
+    Those of a solution do not grow a hundredfold within the steps that a tolerance asks for; and
+    where they are not finite the steps have left the domain of ``f``, if they began in it.
     """
     first, largest = xp.max(xp.abs(slopes[:2])), xp.max(xp.abs(slopes))
-    return (first > 0.0) & xp.isfinite(first) & ~(largest <= _EXPLOSION * first)
+    known = xp.isfinite(xp.max(xp.abs(slopes[0])))
+    grows = (first > 0.0) & ~(largest <= _EXPLOSION * first)
+    return known & (grows | ~xp.isfinite(largest))
 
 
 @np.errstate(all="ignore")  # a start that overflows is seen in the first step

@@ -32,8 +32,9 @@ from probode.global_error.host import HostProblem
 from probode.programs.field import Field
 from probode.programs.program import timing
 
-_CELLS = 1024
-"""Looks at a function that compiles."""
+_LISTED, _COMPILED = 1024, 256
+"""Looks at a function that is a list of operations, which costs less than a solve does; and at one
+that XLA has compiled, which may be of any price."""
 _FEWEST_ON_HOST, _PART_ON_HOST = 48, 0.15
 """Looks at a Python function: at least so many, or this part of the evaluations of the solve."""
 _GOLDEN = 0.6180339887498949
@@ -91,9 +92,9 @@ def look_between(
 
     ``evaluations`` is what the solve has cost: a Python function is not asked much more often.
     """
-    cells = _CELLS
+    f, cells = _evaluator(problem)
     if isinstance(problem, HostProblem):
-        cells = min(_CELLS, max(_FEWEST_ON_HOST, int(_PART_ON_HOST * evaluations)))
+        cells = min(cells, max(_FEWEST_ON_HOST, int(_PART_ON_HOST * evaluations)))
         extra = extra[:cells]
     direction = 1.0 if nodes.t[-1] >= nodes.t[0] else -1.0
     times, i = _places(direction * nodes.t, direction * extra, cells)
@@ -103,7 +104,6 @@ def look_between(
     w = interpolant.data(np, k, nodes.means[i], nodes.means[i + 1], h)
     value = nodes.means[i, 0] + np.einsum("nw,nwd->nd", interpolant.value_rows(np, k, tau), w)
     slope = np.einsum("nw,nwd->nd", interpolant.slope_rows(np, k, tau), w) / h[:, None]
-    f = _evaluator(problem)
     with np.errstate(all="ignore"):
         residual = slope - f(times, value)
     residual = np.where(np.isfinite(residual), residual, 0.0)  # a step there would be rejected
@@ -152,13 +152,13 @@ def _places(t: np.ndarray, extra: np.ndarray, cells: int) -> tuple[np.ndarray, n
 Evaluator = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
-def _evaluator(problem: Field | HostProblem) -> Evaluator:
-    """``f`` at several times and states."""
+def _evaluator(problem: Field | HostProblem) -> tuple[Evaluator, int]:
+    """``f`` at several times and states, and at how many at most to look."""
     if isinstance(problem, HostProblem):
-        return lambda t, y: problem.at_stages(t, y) if len(t) else np.zeros_like(y)
+        return lambda t, y: problem.at_stages(t, y) if len(t) else np.zeros_like(y), _LISTED
     tape = tape_of("none", problem) if library.available() else None
     if tape is None:
-        return lambda t, y: _in_jax(problem, t, y)
+        return lambda t, y: _in_jax(problem, t, y), _COMPILED
     loaded: Any = library.load()
     numbers, d = np.asarray(tape.numbers(problem)), problem.d
 
@@ -170,19 +170,19 @@ def _evaluator(problem: Field | HostProblem) -> Evaluator:
         )
         return out
 
-    return evaluate
+    return evaluate, _LISTED
 
 
 def _in_jax(field: Field, t: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Filled up to one size, for which the program is compiled once."""
-    room = -len(t) % _CELLS
+    room = -len(t) % _COMPILED
     if len(t) == 0:
         return np.zeros_like(y)
     times = np.concatenate([t, np.repeat(t[-1:], room)])
     states = np.concatenate([y, np.repeat(y[-1:], room, axis=0)])
     parts = [
-        np.asarray(_values(field, times[i : i + _CELLS], states[i : i + _CELLS]))
-        for i in range(0, len(times), _CELLS)
+        np.asarray(_values(field, times[i : i + _COMPILED], states[i : i + _COMPILED]))
+        for i in range(0, len(times), _COMPILED)
     ]
     return np.concatenate(parts)[: len(t)]
 

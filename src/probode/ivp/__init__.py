@@ -10,7 +10,7 @@ __all__ = ["CONTROLS", "METHODS", "solve_ivp"]
 
 
 def __getattr__(name: str) -> Any:
-    """Imported when first used: ``probode.scipy`` does without."""
+    """Imported when first used: ``probode.ivp.scipy`` does without."""
     if name in __all__:
         return getattr(importlib.import_module("probode.ivp.front_door"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -21,12 +21,14 @@ from probode.ivp.target import Target, reach
 from probode.posterior import events
 from probode.posterior.chosen import ChosenPath
 from probode.posterior.posterior import Posterior
+from probode.programs.arithmetic import Guard
 from probode.solve import check_limits
 
 __all__ = ["CONTROLS", "METHODS", "solve_ivp"]
 
 CONTROLS: dict[str, type[PControl]] = {"PI": PIControl, "P": PControl}
 
+_NO_COUNTS = {"nfev": 0, "njev": 0, "nlu": 0}
 _MESSAGES = {0: Status.SUCCESS.message, 1: Status.EVENT.message}
 
 
@@ -94,7 +96,8 @@ def solve_ivp(
     Returns
     -------
     OdeResult
-        SciPy's fields, and ``y_std``, ``y_cov``, ``t_events_std``, ``posterior``, ``path``.
+        SciPy's fields, and ``y_std``, ``y_cov``, ``t_events_std``, ``posterior`` (``None`` if
+        ``y0`` is empty), ``path``.
 
     Examples
     --------
@@ -114,13 +117,15 @@ def solve_ivp(
     arguments = _arguments(args)
     times = None if t_eval is None else _evaluation_times(t_eval, t0, tf)
     kind = read_method(method)
-    if start.size == 0 or t0 == tf:
-        return _without_integration(fun, t0, tf, start, times, dense_output, events, arguments)
+    if start.size == 0:
+        return _without_integration(t0, tf, start, times, dense_output, events, arguments)
+    if t0 == tf:  # no step, whatever was said of them
+        chosen = chosen._replace(grid=None, first_step=None)
 
     embedding = Embedding(start.size, np.iscomplexobj(start))
     control = _control(chosen, t0, tf, embedding)
     watched = None if events is None else _prepared_events(events, arguments)
-    plain = single_state(fun, arguments, bool(vectorized))
+    plain = Guard(fun, t0, start).over(single_state(fun, arguments, bool(vectorized)))
     solvers = solvers_for(kind, chosen, control, plain, t0, tf, start)
 
     def output(posterior: Posterior, limits: Limits) -> None:
@@ -136,6 +141,10 @@ def solve_ivp(
         limits=limits,
     )
     integrate = partial(task.integrate, solvers)
+    if t0 == tf:
+        point = integrate(control)
+        values = (t0, tf, start, times, dense_output, events, arguments)
+        return _without_integration(*values, point)
     target, report = Target.read(chosen, embedding, control), None
     if target is None:
         posterior, path, counts = integrate(control)
@@ -288,7 +297,6 @@ def _values(
 
 
 def _without_integration(
-    fun: Callable[..., Any],
     t0: float,
     tf: float,
     y0: np.ndarray,
@@ -296,8 +304,13 @@ def _without_integration(
     dense_output: bool,
     functions: Any,
     arguments: tuple[Any, ...],
+    point: tuple[Posterior | None, str, dict[str, int]] = (None, "none", _NO_COUNTS),
 ) -> OdeResult:
-    """An empty system, or an interval of length zero: nothing to solve."""
+    """An empty system, or an interval of length zero (a posterior of one point): nothing to solve.
+
+    As in SciPy the times are both ends of the interval.
+    """
+    posterior, path, counts = point
     ts = np.array([t0, tf])
     solution = Constant(y0, ts)
     t = ts if times is None else times
@@ -309,15 +322,13 @@ def _without_integration(
         sol=solution if dense_output else None,
         t_events=none,
         y_events=none,
-        nfev=0,
-        njev=0,
-        nlu=0,
+        **counts,
         status=0,
         message=_MESSAGES[0],
         success=True,
         y_std=solution.std(t),
         y_cov=solution.cov(t),
         t_events_std=none,
-        posterior=None,
-        path="none",
+        posterior=posterior,
+        path=path,
     )

@@ -5,20 +5,20 @@ other numbers, these become inputs of a second trace, which serves all numbers t
 residual defines the function anew over its parameters compiles twice, not every time.
 """
 
-import logging
-from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from probode.base.said import code_of, first_time, logger, name_of
 from probode.engines.in_python import HostField
 from probode.filter.solvers import Solver
 from probode.global_error.host import HostProblem
 from probode.ivp.jacobian import UserJacobian
 from probode.ivp.options import Options
 from probode.ivp.result import Embedding
+from probode.programs.arithmetic import Guard
 from probode.programs.field import Field, bind
 from probode.programs.finite_differences import finite_difference_jacobian
 from probode.programs.identity import Memory, NoKey, Signature, key_of_arguments, signature_of
@@ -26,8 +26,6 @@ from probode.programs.lifting import Shared
 from probode.programs.tracing import Numbers, as_jax, make_traceable
 from probode.programs.tracing.evaluate import Evaluator
 from probode.programs.tracing.verify import TOLERANCE, equals
-
-logger = logging.getLogger("probode")
 
 _KNOWN_FUNCTIONS = Memory(256)
 """Functions that were traced before, or found to be untraceable."""
@@ -38,21 +36,16 @@ _CHECKS = 8
 """Steps at which a function that may have changed is compared with its trace."""
 
 
-_SAID: deque[Any] = deque(maxlen=256)
-"""Code of functions that the user was told about: closures made by one line are one function."""
-
-
 def _say_untraceable(fun: Callable[..., Any]) -> None:
-    code = getattr(fun, "__code__", type(fun))
-    if code in _SAID:
-        return
-    _SAID.append(code)
-    logger.warning(
-        "%s cannot be traced: the solver is driven from Python, at a fraction of the speed. Write "
-        "branches on values (if, max, min, float) as numpy.where, numpy.maximum and the like; of "
-        "SciPy, special functions, linear algebra and interpolators of one variable are known.",
-        getattr(fun, "__name__", "the function"),
-    )
+    if first_time("untraceable", code_of(fun)):
+        logger.warning(
+            "%s cannot be traced: the solver is driven from Python, at a fraction of the speed. It "
+            "branches on values, calls what is not known here, or does more than compute (counts "
+            "its calls, reads files, prints). Branches (if, max, min, float) can be written as "
+            "numpy.where, numpy.maximum and the like; of SciPy, special functions, linear algebra "
+            "and interpolators of one variable are known; what else it does belongs outside.",
+            name_of(fun),
+        )
 
 
 class Traced(NamedTuple):
@@ -137,10 +130,6 @@ class UserFunction(NamedTuple):
         field = self._field(found.function, t0, y0, lifted)
         return Traced(field, found.path, checks, lifted)
 
-    @property
-    def _name(self) -> str:
-        return getattr(self.fun, "__name__", "the function")
-
     def still_holds(self, traced: Traced, t: np.ndarray, mean: np.ndarray) -> bool:
         """Whether Python gives the values of the trace at steps of a solve.
 
@@ -148,7 +137,8 @@ class UserFunction(NamedTuple):
         """
         if traced.checks == 0:
             return True
-        single, field = self._single(), traced.field
+        field = traced.field
+        single = Guard(self.fun, float(t[0]), np.asarray(mean[0, 0])).over(self._single())
 
         def value(i: int) -> np.ndarray:
             y = np.array(mean[i, 0])
@@ -169,15 +159,15 @@ class UserFunction(NamedTuple):
             logger.warning(
                 "%s gives other values now than when it was traced: it reads something that has "
                 "changed since. The solver is driven from Python, at a fraction of the speed.",
-                self._name,
+                name_of(self.fun),
             )
         return holds
 
-    def on_host(self, n: int) -> HostField:
+    def on_host(self, guard: Guard, n: int) -> HostField:
         """Called from Python, with the user's Jacobian or finite differences."""
         single, arguments = self._single(), self.args
 
-        def function(t: float, y: np.ndarray) -> np.ndarray:
+        def call(t: float, y: np.ndarray) -> np.ndarray:
             value = np.asarray(single(t, y.copy(), *arguments), float)
             if value.shape != (n,):
                 if n == value.size == 1:  # a number, for one component
@@ -187,7 +177,8 @@ class UserFunction(NamedTuple):
                 )
             return value
 
-        return HostField(function, self._host_jacobian(function))
+        function = guard.over(call)
+        return HostField(function, self._host_jacobian(function, guard, n))
 
     def _single(self) -> Callable[..., Any]:
         """``fun`` for one state in real form."""
@@ -238,7 +229,7 @@ class UserFunction(NamedTuple):
         return UserJacobian(self.options.jac, self.options, self.embedding, diagonal)
 
     def _host_jacobian(
-        self, function: Callable[[float, np.ndarray], np.ndarray]
+        self, function: Callable[[float, np.ndarray], np.ndarray], guard: Guard, n: int
     ) -> Callable[[float, np.ndarray, np.ndarray], np.ndarray] | None:
         """The user's Jacobian, or finite differences with SciPy's sparsity and band options."""
         options, embedding, arguments = self.options, self.embedding, self.args
@@ -247,19 +238,24 @@ class UserFunction(NamedTuple):
         jacobian = self._jacobian()
         if jacobian is not None:
             if callable(jacobian.jac):
-                return lambda t, y, f: jacobian.on_real_form(t, y, arguments)
+                matrix = guard.over(jacobian.on_real_form, (n, n))
+                return lambda t, y, f: matrix(t, y, arguments)
             constant = jacobian.on_real_form(0.0, np.zeros(2 * embedding.n), arguments)
             return lambda t, y, f: constant
-        columns = None
+        columns: Any = None
         if self.vectorized and not embedding.is_complex:
-            columns = lambda t, states: np.asarray(  # noqa: E731
-                self.fun(t, states, *arguments), float
-            )
+
+            def columns(t: float, states: np.ndarray) -> np.ndarray:
+                try:
+                    return np.asarray(self.fun(t, states, *arguments), float)
+                except (ArithmeticError, ValueError):  # at one of them, perhaps
+                    return np.stack([function(t, state) for state in states.T], axis=1)
+
         return finite_difference_jacobian(
             function, columns, options.jac_sparsity, options.lband, options.uband
         )
 
 
-def host_problem(user: UserFunction, n: int) -> HostProblem:
-    """A function of ``n`` components for the error transport, called from Python."""
-    return HostProblem(*user.on_host(n))
+def host_problem(user: UserFunction, t0: float, y0: np.ndarray) -> HostProblem:
+    """The function for the error transport, called from Python."""
+    return HostProblem(*user.on_host(Guard(user.fun, t0, y0), y0.size))

@@ -1,8 +1,6 @@
 """What ``solve_ivp`` solves with: the method and order asked for, or chosen."""
 
-from collections import deque
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -10,12 +8,12 @@ import numpy as np
 from probode.base.errors import check_choice
 from probode.base.limits import in_words
 from probode.base.precision import double_precision
+from probode.base.said import code_of, first_time, logger, name_of
 from probode.engines.kept import row_bytes
 from probode.filter.control import Control, PControl
 from probode.filter.solvers import EK0, EK1, DiagonalEK1, Solver
 from probode.filter.step import Method
 from probode.ivp import choice
-from probode.ivp.function import logger
 from probode.ivp.options import Options
 from probode.ivp.result import Embedding
 from probode.model.structure import Dense
@@ -104,19 +102,14 @@ def say_if_costly(solver: Solver, method: Method) -> None:
     if not isinstance(method.structure, Dense):
         return
     seconds = choice.seconds_of_dense_step(method.structure.d, solver.order)
-    if _FEW_STEPS * seconds > _LONG:
-        size = in_words(2 * row_bytes(method))
-        _hint_of_cost(solver.name, method.structure.d, f"{seconds:.1g} s", size)
-
-
-@lru_cache(maxsize=256)
-def _hint_of_cost(name: str, d: int, seconds: str, size: str) -> None:
-    logger.warning(
-        "%s with d = %d components: a step takes about %s and %s, with the covariance of all "
-        'components. method="auto" (EK0 where it pays), EK0 with evaluations=2 or a lower order '
-        "take less; t_eval without dense_output keeps less; time_limit and max_memory bound both.",
-        *(name, d, seconds, size),
-    )
+    if _FEW_STEPS * seconds > _LONG and first_time("costly", solver.name, method.structure.d):
+        logger.warning(
+            "%s with d = %d components: a step takes about %.1g s and %s, with the covariance of "
+            'all components. method="auto" (EK0 where it pays), EK0 with evaluations=2 or a lower '
+            "order take less; t_eval without dense_output keeps less; time_limit and max_memory "
+            "bound both.",
+            *(solver.name, method.structure.d, seconds, in_words(2 * row_bytes(method))),
+        )
 
 
 def say_if_unstable(
@@ -133,10 +126,8 @@ def say_if_unstable(
     solver, steps = posterior.solver, int(posterior.stats.accepted)
     if not isinstance(solver, EK0) or steps < _MANY_STEPS:
         return
-    case = (getattr(fun, "__code__", type(fun)), solver.name, round(np.log2(steps)))
-    if case in _LOOKED_AT:
+    if not first_time("looked at", code_of(fun), solver.name, round(np.log2(steps))):
         return
-    _LOOKED_AT.append(case)
     nodes = np.linspace(0.1, 0.9, 5) * len(posterior.t)
     limited = []
     for i in nodes.astype(int):
@@ -145,19 +136,9 @@ def say_if_unstable(
             rate = choice.spectral_radius(plain, float(posterior.t[i]), y)
         step = float(posterior.step_sizes[i - 1])
         limited.append(choice.is_limited_by_stability(solver, step, rate))
-    if 2 * sum(limited) > len(limited):
-        _hint(getattr(fun, "__name__", "the function"), solver)
-
-
-_LOOKED_AT: deque[Any] = deque(maxlen=256)
-
-
-@lru_cache(maxsize=256)
-def _hint(name: str, solver: EK0) -> None:
-    logger.warning(
-        "the steps of %s on %s are limited by stability, not by the tolerance: %sEK1, or a lower "
-        'order, takes fewer (method="auto" and order="auto" choose).',
-        solver.name,
-        name,
-        "evaluations=2, " if solver.evaluations == 1 else "",
-    )
+    if 2 * sum(limited) > len(limited) and first_time("unstable", code_of(fun), solver.name):
+        logger.warning(
+            "the steps of %s on %s are limited by stability, not by the tolerance: %sEK1, or a "
+            'lower order, takes fewer (method="auto" and order="auto" choose).',
+            *(solver.name, name_of(fun), "evaluations=2, " if solver.evaluations == 1 else ""),
+        )

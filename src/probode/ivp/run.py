@@ -18,6 +18,7 @@ from probode.engines.fallback import Fallback, Inputs, guarded_on_host
 from probode.engines.in_jax import Monitor, one_blas_thread
 from probode.engines.kept import Kept
 from probode.engines.progress import with_progress
+from probode.engines.unsteady import stops_where_unsteady
 from probode.filter import loop
 from probode.filter.control import Control, PControl
 from probode.filter.solvers import Solver
@@ -35,6 +36,7 @@ from probode.posterior.finish import calibrated, run_and_finish
 from probode.posterior.outcome import Problem
 from probode.posterior.paths import NodePath, Path
 from probode.posterior.posterior import Posterior
+from probode.programs.arithmetic import Guard
 from probode.programs.switches import NONE, stops_before, switches
 from probode.solve import build_posterior
 
@@ -238,8 +240,9 @@ class _Driven:
         self, method: Method, control: Control, y0: np.ndarray, suspects: np.ndarray
     ) -> None:
         """What is not finite in its Jacobian counts as zero, which is noted."""
-        task, hosted = self._task, self._user.on_host(y0.size)
-        self._size, self._said = y0.size, list[str]()
+        task, guard = self._task, Guard(self._user.fun, self._task.t0, y0)
+        hosted = self._user.on_host(guard, y0.size)
+        self._y0, self._said = y0, guard.notes
         self._hosted = hosted._replace(jacobian=guarded_on_host(hosted.jacobian, self._said))
         self.control = _with_stops(task, control, suspects)
         self._steps, self.start_evaluations = in_python.steps_on_host(
@@ -247,11 +250,14 @@ class _Driven:
         )
 
     def run(self, monitor: Monitor) -> tuple[loop.Solve, Status, Kept]:
+        if isinstance(self.control, PControl):  # other steps are as short as the user has them
+            judge = stops_where_unsteady(self._hosted.function, self._task.tf, self._said)
+            monitor = monitor._replace(judge=judge)
         return self._steps(monitor)
 
     @property
     def problem(self) -> Problem:
-        again = partial(host_problem, self._user, self._size)
+        again = partial(host_problem, self._user, self._task.t0, self._y0)
         return Problem(HostProblem(*self._hosted), tuple(self._said), again=again)
 
 

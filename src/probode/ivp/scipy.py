@@ -21,6 +21,7 @@ from probode.filter.step import Method
 from probode.ivp.options import read_tolerances
 from probode.ivp.result import Embedding
 from probode.posterior.paths import NodePath
+from probode.programs.arithmetic import Guard
 from probode.programs.finite_differences import finite_difference_jacobian
 
 _MANY = 2**30
@@ -68,15 +69,17 @@ class _FilterSolver(OdeSolver):
         if first_step is not None and not 0 < first_step <= abs(t_bound - t0):
             raise ValueError(f"`first_step` must lie in (0, |t_bound - t0|], got {first_step!r}.")
         rtol, atol = read_tolerances(rtol, atol, self._embedding)
-        self._field = HostField(self._evaluate, None)
+        y = self._embedding.flatten(self.y)
+        self._guard = Guard(fun, t0, y)
+        self._function = self._guard.over(self._evaluate)
+        self._field = HostField(self._function, None)
         if self.n == 0 or t0 == t_bound:
             return
         chosen = self.solver(order, diffusion, **particular)
-        y = self._embedding.flatten(self.y)
         with double_precision(), one_blas_thread():
             self._method: Method = chosen.method(y.size)
             if self._method.jacobian != "none":
-                self._field = HostField(self._evaluate, self._jacobian(jac, jac_sparsity))
+                self._field = HostField(self._function, self._jacobian(jac, jac_sparsity))
             control: Any = PIControl(rtol, atol, first_step=first_step, max_step=max_step)
             control = control.flat(y.shape)
             bound = float(t_bound)
@@ -89,7 +92,7 @@ class _FilterSolver(OdeSolver):
 
     def _jacobian(self, jac: Any, sparsity: Any) -> Any:
         if jac is None:
-            differences = finite_difference_jacobian(self._evaluate, None, sparsity)
+            differences = finite_difference_jacobian(self._function, None, sparsity)
 
             def estimated(t: float, y: np.ndarray, f: np.ndarray) -> np.ndarray:
                 self.njev += 1
@@ -103,7 +106,7 @@ class _FilterSolver(OdeSolver):
             matrix = np.asarray(matrix.toarray() if hasattr(matrix, "toarray") else matrix)
             return self._embedding.jacobian(matrix).astype(float)
 
-        return given
+        return self._guard.over(given, 2 * (self._embedding.flatten(self.y).size,))
 
     def _step_impl(self) -> tuple[bool, str | None]:
         with double_precision(), one_blas_thread():
@@ -112,7 +115,8 @@ class _FilterSolver(OdeSolver):
             )
             self._request = request
             if len(kept) < 2:
-                return False, Status(int(request.numbers[1])).message
+                message = Status(int(request.numbers[1])).message
+                return False, " ".join([message, *(f"On the way {n}." for n in self._guard.notes)])
             self._rows = self._pieces.unpack_rows(np.asarray(kept))
             self.t = float(self._rows.t[-1])
             mean = np.asarray(self._rows.mean[-1, 0])

@@ -33,6 +33,7 @@ _WHY: dict[Any, str] = {
     None: "the solve did not reach the end",
     Status.TIME_LIMIT: "the time limit was reached",
     Status.MEMORY_LIMIT: "max_memory was reached",
+    Status.NOT_A_FUNCTION: "f gives other values at the same point",
 }
 
 Integrated = tuple[Posterior, str, dict[str, int]]

@@ -259,7 +259,8 @@ class _States:
             if len(i) == 1:
                 return np.full((1, d), np.nan), np.full(1, np.nan)
             each_event = [self._differences(search, k, one, interval) for one in i[:, None]]
-            return tuple(np.concatenate(x) for x in zip(*each_event, strict=True))  # type: ignore
+            gradients, rates = zip(*each_event, strict=True)
+            return np.concatenate(gradients), np.concatenate(rates)
         width = states[:, each, each] - states[:, d + each, each]
         gradient = (g[:, :d] - g[:, d : 2 * d]) / width
         return gradient, (g[:, -2] - g[:, -1]) / (times[:, -2] - times[:, -1])

@@ -115,10 +115,10 @@ def plot_solution(
     """
     pyplot()
     drawn = curves(posterior, names)
-    ax = _draw_solution(drawn, _axes(ax))
+    ax = _axes(ax)
     if title is not None:
         ax.set_title(title)
-    return ax
+    return _draw_solution(drawn, ax)
 
 
 def plot_std(
@@ -425,8 +425,13 @@ def _decorate(ax: "Axes", x_label: str, y_label: str, *, legend: bool) -> None:
     ax.grid(True, color="0.88", linewidth=0.6)
     ax.set_axisbelow(True)
     ax.spines[["top", "right"]].set_visible(False)
-    if not legend:
-        return
+    if legend:
+        _name_lines(ax)
+    _keep_labels(ax)
+
+
+def _name_lines(ax: "Axes") -> None:
+    """A legend: beside the axes where the figure makes room for it, else where it hides least."""
     if _makes_room(ax):
         beside: dict[str, Any] = {
             "loc": "upper left",
@@ -444,3 +449,17 @@ def _makes_room(ax: "Axes") -> bool:
 
     engine = ax.figure.get_layout_engine()
     return isinstance(engine, ConstrainedLayoutEngine | TightLayoutEngine)
+
+
+def _keep_labels(ax: "Axes") -> None:
+    """Widen the margins of a figure that cuts labels off, where nobody else lays it out."""
+    from matplotlib.figure import Figure
+
+    drawing = ax.figure
+    if not isinstance(drawing, Figure) or drawing.get_layout_engine() is not None:
+        return
+    if any(one.get_subplotspec() is None for one in drawing.axes):  # placed by hand
+        return
+    box, room = ax.get_tightbbox(), drawing.bbox
+    if box is not None and (min(box.x0, box.y0) < 0.0 or box.x1 > room.x1 or box.y1 > room.y1):
+        drawing.tight_layout()

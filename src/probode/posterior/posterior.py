@@ -210,6 +210,8 @@ class Posterior(Views):
                 y = np.asarray(self.mean)[-1].reshape(-1)
                 with double_precision():
                     message = where_not_finite(status, field, float(self.t[-1]), y)
+            if (failed or status == Status.NOT_A_FUNCTION) and self.problem.notes:
+                message += f" On the way {'; '.join(self.problem.notes)}."
             return " ".join([message, *(_NOT_DONE[what] for what in self.missing)])
         raise TypeError(
             "message is for one finished solve: inside a trace or for a batch, use status."

@@ -25,7 +25,7 @@ class Program:
 
     def __init__(self, jaxpr: core.Jaxpr) -> None:
         self.jaxpr = jaxpr
-        self.calls_libraries = _calls_libraries(jaxpr)
+        self.calls_libraries = not _LIBRARY_CALLS.isdisjoint(self.operations())
         """Whether it has decompositions or transforms, which wait for threads (batched ones do)."""
         self._key = _jaxpr_key(jaxpr)
         self._hash = hash(self._key)
@@ -155,15 +155,6 @@ def _param_key(value: Any, in_rule: bool = False) -> Any:
     except TypeError:
         return _ByIdentity(value)
     return value
-
-
-def _calls_libraries(jaxpr: core.Jaxpr) -> bool:
-    equations: list[Any] = jaxpr.eqns
-    return any(
-        equation.primitive.name in _LIBRARY_CALLS
-        or any(_calls_libraries(inner) for inner in programs(equation.params))
-        for equation in equations
-    )
 
 
 _LIBRARY_CALLS = {

@@ -12,12 +12,19 @@ from threading import Lock
 import jax
 import numpy as np
 
+from probode.base.said import logger
 from probode.filter.control import ConstantStep, Control, GridSteps, PControl, PIControl
 from probode.filter.step import Method
 from probode.model.diffusion import DynamicDiffusion, FixedDiffusion
 from probode.model.structure import BlockDiagonal, Dense, Isotropic
 
 LIBRARY = "_kernels.so"
+
+FUNCTIONS = (
+    *("open", "advance", "run", "smooth", "transport", "interpolate", "evaluate", "evaluate_all"),
+    *("use", "in_use", "xla_open", "xla_advance", "xla_run", "xla_solve"),
+)
+"""What the library has, each name with ``probode_`` before it."""
 
 INSTRUCTION_SETS = ("avx512", "avx2", "baseline")
 
@@ -50,7 +57,10 @@ def disabled() -> Iterator[None]:
 
 
 def load() -> ctypes.CDLL | None:
-    """The library, made known to XLA; ``None`` if it was not built or does not fit this JAX."""
+    """The library, made known to XLA; ``None`` if it was not built, or not from these sources.
+
+    One that is there and cannot be used is spoken of once.
+    """
     with _TURN:  # one thread registers it, the others wait until it can be used
         return _load()
 
@@ -65,14 +75,24 @@ def _load() -> ctypes.CDLL | None:
         return None
     try:
         library = ctypes.CDLL(str(path))
-        for name in ("open", "advance", "run", "solve"):
-            capsule = jax.ffi.pycapsule(getattr(library, f"probode_xla_{name}"))
-            jax.ffi.register_ffi_target(f"probode_xla_{name}", capsule, platform="cpu")
-        for name in ("probode_open", "probode_advance", "probode_use"):
-            getattr(library, name).restype = ctypes.c_int
-        library.probode_in_use.restype = ctypes.c_char_p
-    except (OSError, AttributeError, RuntimeError):
+        missing = [name for name in FUNCTIONS if not hasattr(library, f"probode_{name}")]
+        if missing:
+            raise RuntimeError(f"built from older sources, without {', '.join(missing)}")
+        for name in FUNCTIONS:
+            if name.startswith("xla_"):
+                capsule = jax.ffi.pycapsule(getattr(library, f"probode_{name}"))
+                jax.ffi.register_ffi_target(f"probode_{name}", capsule, platform="cpu")
+    except (OSError, AttributeError, RuntimeError) as error:
+        logger.warning(
+            "the compiled kernels %s cannot be used (%s): everything runs in JAX, at a fraction of "
+            "the speed. Build them anew with `pip install -e .` (or `make install`), or delete the "
+            "file to do without.",
+            *(path, error),
+        )
         return None
+    for name in ("open", "advance", "use"):
+        getattr(library, f"probode_{name}").restype = ctypes.c_int
+    library.probode_in_use.restype = ctypes.c_char_p
     wanted = os.environ.get("PROBODE_ISA", "")
     if wanted and not library.probode_use(wanted.encode()):
         raise ValueError(

@@ -33,7 +33,7 @@ from probode.programs.tracing.alone import one_at_a_time, others_run
 from probode.programs.tracing.effects import State
 from probode.programs.tracing.evaluate import Evaluator, count_equations
 from probode.programs.tracing.verify import Reference
-from probode.programs.tracing.watch import OPERATION_LIMIT, watch
+from probode.programs.tracing.watching import OPERATION_LIMIT, watch
 from probode.programs.tracing.ways import (
     Numbers,
     as_it_is,

@@ -17,7 +17,7 @@ import numpy as np
 from probode.programs.tracing import views
 from probode.programs.tracing.storage import Cell, Storage
 from probode.programs.tracing.views import Index
-from probode.programs.tracing.watch import watch
+from probode.programs.tracing.watching import watch
 
 
 class TracedArray(Storage):

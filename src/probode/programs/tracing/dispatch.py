@@ -17,7 +17,7 @@ import numpy as np
 
 from probode.programs.tracing.arrays import TracedArray, is_traced, join, unwrap, wrap
 from probode.programs.tracing.rules import METHOD_RULES, RULES, as_array
-from probode.programs.tracing.watch import watch
+from probode.programs.tracing.watching import watch
 
 _JAX_MODULES = {
     "numpy": "jax.numpy",

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from probode.programs.tracing.arrays import TracedArray, is_traced, unwrap, wrap
-from probode.programs.tracing.watch import watch
+from probode.programs.tracing.watching import watch
 
 _FEW = 500
 """Nodes of an interpolation up to which all are compared: Taylor mode knows no bisection."""

@@ -17,7 +17,7 @@ import numpy as np
 
 from probode.programs.tracing.dispatch import traced_math
 from probode.programs.tracing.facade import Module
-from probode.programs.tracing.watch import watch
+from probode.programs.tracing.watching import watch
 
 SIZE_LIMIT = 64
 """Components of ``y`` up to which functions are unrolled."""

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from probode.programs.tracing.arrays import TracedArray, is_traced, unwrap, wrap
-from probode.programs.tracing.watch import watch
+from probode.programs.tracing.watching import watch
 
 _PADDING = 4
 """Rows are padded to equal length as long as that stores at most so many times the entries."""

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 from probode.programs.interpolators import CONSTANT, PERIODIC, Piecewise, read
 from probode.programs.tracing.arrays import TracedArray, is_traced, unwrap, wrap
-from probode.programs.tracing.watch import watch
+from probode.programs.tracing.watching import watch
 
 _COMPARED = 64
 """Up to so many breakpoints are all compared at once, which is faster than a search."""

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from probode.programs.tracing.views import Reshape, Transpose, Value, View
-from probode.programs.tracing.watch import watch
+from probode.programs.tracing.watching import watch
 
 
 class Cell:

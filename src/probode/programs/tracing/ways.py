@@ -10,7 +10,7 @@ from probode.programs.identity import Place
 from probode.programs.tracing import scalars
 from probode.programs.tracing.arrays import TracedArray, unwrap
 from probode.programs.tracing.rewrite import Rewriter
-from probode.programs.tracing.watch import watch
+from probode.programs.tracing.watching import watch
 
 
 class Numbers:
