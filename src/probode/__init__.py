@@ -5,10 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 from probode.compile import use_compilation_cache
 from probode.control import PControl, PIControl
-from probode.diffusion import DynamicDiffusion, FixedDiffusion
+from probode.diffusion import Diffusion, DynamicDiffusion, FixedDiffusion
+from probode.equation import Equation, FirstOrder
 from probode.initial import DiffuseStart, RungeKuttaStart, TaylorStart
+from probode.matern import Matern
 from probode.posterior import Gaussian, Posterior, Stats
-from probode.prior import IWP
+from probode.prior import IWP, Prior
+from probode.second_order import SecondOrder
 from probode.solve import solve
 from probode.solvers import EK0, EK1, DiagonalEK1
 from probode.status import Status
@@ -25,15 +28,21 @@ __all__ = [
     "IWP",
     "DiagonalEK1",
     "DiffuseStart",
+    "Diffusion",
     "DynamicDiffusion",
     "Ensemble",
+    "Equation",
+    "FirstOrder",
     "FixedDiffusion",
     "Gaussian",
+    "Matern",
     "Normal",
     "PControl",
     "PIControl",
     "Posterior",
+    "Prior",
     "RungeKuttaStart",
+    "SecondOrder",
     "Shared",
     "Stats",
     "Status",

@@ -17,6 +17,7 @@ from probode.compile import compiled
 from probode.control import PControl
 from probode.finish import calibrated
 from probode.limits import Limits
+from probode.parts import Part
 from probode.paths import SavedPath
 from probode.problem import Field
 from probode.record import record, unchecked
@@ -29,8 +30,8 @@ from probode.step import Method
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What is part of the compiled program."""
+class Plan(Part):
+    """What the compiled program is made for."""
 
     solver: Solver
     method: Method
@@ -136,7 +137,7 @@ def vacant_lanes(plan: Plan, field: Field, control: PControl, start: Start, widt
     return replace(lanes, kept=replace(lanes.kept, count=count))
 
 
-@compiled(0)
+@compiled()
 def exchange_lanes(
     plan: Plan, field: Field, control: PControl, lanes: Lane, slots: Array, starts: Start
 ) -> tuple[dict[str, Array], Lane]:
@@ -148,7 +149,7 @@ def exchange_lanes(
     return outcome, lanes
 
 
-@compiled(0)
+@compiled()
 def advance_lanes(
     plan: Plan,
     field: Field,

@@ -18,6 +18,7 @@ from probode.lanes.problem import Problem, Task
 from probode.lanes.records import LaneResults, Members
 from probode.lanes.update import Cut
 from probode.precision import double_precision
+from probode.prior import IWP
 from probode.solvers import Solver
 
 LARGEST_WORK = {"cpu": 260, "gpu": 260}
@@ -76,6 +77,8 @@ def supports(
     platform = platform or jax.default_backend()
     smoothed = smooth and not only_end
     if type(control) not in (PControl, PIControl) or numbers > MOST_NUMBERS:
+        return False
+    if type(solver.prior) is not IWP:
         return False
     if isinstance(solver.diffusion, FixedDiffusion) and solver.diffusion.needs_innovation:
         return False

@@ -13,6 +13,7 @@ from probode.diffusion import Evidence
 from probode.initial import Initialization
 from probode.loop import Counts, Rows, Solve
 from probode.precision import is_traced, on_host
+from probode.prior import IWP
 from probode.problem import Field
 from probode.smooth import Marginals
 from probode.status import Status
@@ -61,8 +62,9 @@ class Layout:
         )
         self.each = np.ones(self.d)
         prior = method.prior
+        assert isinstance(prior, IWP)
         self.tables = np.concatenate(
-            [prior.transition.ravel(), prior.noise_factor.ravel(), prior.weights]
+            [prior.transition().ravel(), prior.noise_factor().ravel(), prior.weights]
         )
         self.without_control = np.concatenate(
             [self.head, np.zeros(_NUMBERS + 2 * self.d), self.tables]

@@ -14,6 +14,8 @@ import numpy as np
 
 from probode.control import ConstantStep, Control, GridSteps, PControl, PIControl
 from probode.diffusion import DynamicDiffusion, FixedDiffusion
+from probode.equation import FirstOrder
+from probode.prior import IWP
 from probode.step import Method
 from probode.structure import BlockDiagonal, Dense, Isotropic
 
@@ -124,6 +126,7 @@ def interpolates(method: Method) -> bool:
 
 def _knows(method: Method, largest: int) -> bool:
     structure = method.structure
-    known = type(structure) in (Isotropic, BlockDiagonal, Dense)
+    known = type(method.prior) is IWP and type(method.equation) is FirstOrder
+    known = known and type(structure) in (Isotropic, BlockDiagonal, Dense)
     known = known and type(method.diffusion) in (DynamicDiffusion, FixedDiffusion)
     return known and structure.factor_shape[-1] <= largest and available()
