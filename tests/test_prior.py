@@ -23,7 +23,7 @@ def plain_transition(q, h):
 @pytest.mark.parametrize("q", ORDERS)
 def test_noise_factor_squares_to_the_noise(q):
     """Q̃ is ill-conditioned, but its factor is exact up to the last rounding."""
-    factor = [[Fraction(float(x)) for x in row] for row in IWP(q).noise_factor]
+    factor = [[Fraction(float(x)) for x in row] for row in IWP(q).noise_factor()]
     for i in range(q + 1):
         for j in range(q + 1):
             entry = sum(factor[k][i] * factor[k][j] for k in range(q + 1))
@@ -37,7 +37,7 @@ def test_prediction_is_the_taylor_expansion(q, h):
         np.random.default_rng(q).standard_normal((q + 1, 2)) / abs(h) ** np.arange(q + 1)[:, None]
     )
     with jax.enable_x64(True):
-        ours = np.asarray(IWP(q).predict_mean(mean, IWP(q).coordinates(np.float64(h))))
+        ours = np.asarray(IWP(q).predict_mean(mean, np.float64(h)))
     exact = plain_transition(q, h) @ mean
     weight = abs(h) ** np.arange(q + 1)[:, None]
     np.testing.assert_allclose(ours * weight, exact * weight, rtol=1e-12, atol=1e-13 * 2**q)
@@ -51,7 +51,7 @@ def test_coordinates_make_the_noise_constant(q, h):
     with jax.enable_x64(True):
         coords = np.asarray(prior.coordinates(np.float64(h)))
         s = float(prior.unit_noise(np.float64(h)))
-    ours = s**2 * coords[:, None] * (prior.noise_factor.T @ prior.noise_factor) * coords
+    ours = s**2 * coords[:, None] * (prior.noise_factor().T @ prior.noise_factor()) * coords
     n = q + 1
     exact = [
         [

@@ -9,8 +9,11 @@ from probode.base.status import Status
 from probode.filter.control import PControl, PIControl
 from probode.filter.solvers import EK0, EK1, DiagonalEK1
 from probode.filter.start import DiffuseStart, RungeKuttaStart, TaylorStart
-from probode.model.diffusion import DynamicDiffusion, FixedDiffusion
-from probode.model.prior import IWP
+from probode.model.diffusion import Diffusion, DynamicDiffusion, FixedDiffusion
+from probode.model.equation import Equation, FirstOrder
+from probode.model.matern import Matern
+from probode.model.prior import IWP, Prior
+from probode.model.second_order import SecondOrder
 from probode.posterior.posterior import Gaussian, Posterior, Stats
 from probode.solve import solve
 
@@ -30,15 +33,21 @@ __all__ = [
     "IWP",
     "DiagonalEK1",
     "DiffuseStart",
+    "Diffusion",
     "DynamicDiffusion",
     "Ensemble",
+    "Equation",
+    "FirstOrder",
     "FixedDiffusion",
     "Gaussian",
+    "Matern",
     "Normal",
     "PControl",
     "PIControl",
     "Posterior",
+    "Prior",
     "RungeKuttaStart",
+    "SecondOrder",
     "Shared",
     "Stats",
     "Status",

@@ -26,6 +26,7 @@ from probode.filter.solvers import EK1, Solver
 from probode.filter.step import Method
 from probode.global_error.beside import Beside
 from probode.global_error.schemes import MODES, scheme_for
+from probode.model.equation import Equation, as_equation, check_equation
 from probode.posterior.finish import calibrated, run_and_finish
 from probode.posterior.paths import NodePath, Path, SavedPath
 from probode.posterior.posterior import Posterior, Problem, Stats
@@ -52,16 +53,19 @@ def solve(
     max_memory: float | str | None = None,
     callback: Callable[[in_jax.Progress], Any] | None = None,
 ) -> Posterior:
-    """Solve ``y' = f(t, y)``, ``y(t0) = y0`` and return a posterior over the solution.
+    """Solve ``y' = f(t, y)``, ``y(t0) = y0`` (or another equation); return a posterior over ``y``.
 
     Parameters
     ----------
     vector_field
-        ``f(t, y, *args)``, traceable by JAX; returns an array of the shape of ``y0``.
+        ``f(t, y, *args)``, traceable by JAX; returns an array of the shape of ``y0``. Or an
+        equation: ``SecondOrder(f)`` for ``y'' = f(t, y, y', *args)``, or one of your own
+        (:class:`Equation`).
     t_span
         ``(t0, t1)``; ``t1 < t0`` integrates backwards.
     y0
-        Initial value: a number or an array of any shape.
+        Initial value: a number or an array of any shape; for an equation of order ``k`` a tuple of
+        ``k`` of them, ``(y0, v0)`` for :class:`SecondOrder`.
     args
         Parameters passed on to ``vector_field``: numbers, arrays, pytrees of them.
     solver
@@ -120,14 +124,17 @@ def solve(
     max_steps = check_limits(max_steps, callback)
     with double_precision(), one_blas_thread():
         t0, t1 = _span(t_span)
-        y0 = _initial_value(y0)
+        equation = as_equation(vector_field)
+        y0, shape = _initial_values(y0, equation)
         grid = None if grid is None else _grid(grid, t0, t1)
         times = None if save_at is None else _save_times(save_at, t0, t1)
-        field = bind(vector_field, t0, y0, args, jac, diagonal=solver.jacobian == "diagonal")
-        steps = _control(control, grid, step, t0, y0.shape)
-        method = solver.method(field.d)
+        diagonal = solver.jacobian == "diagonal"
+        field = bind(equation.function, t0, y0, args, jac, diagonal=diagonal, reads=equation.order)
+        steps = _control(control, grid, step, t0, y0.shape, equation)
+        method = solver.method(field.d, equation)
+        check_equation(equation, field, method.structure, method.jacobian)
         flat = y0.reshape(-1)
-        traced = is_traced(field, steps, t0, t1, flat, times) or inside_trace()
+        traced = is_traced(method, field, steps, t0, t1, flat, times) or inside_trace()
         if traced and times is None and grid is None:
             raise ValueError(
                 "solve inside jit, vmap or grad needs an output of known size: pass save_at (the "
@@ -159,7 +166,7 @@ def solve(
         def finish(path: Path, final: loop.Solve, status: Any, limits: Limits) -> Posterior:
             known = given.inputs
             extra = loop.start_evaluations(known.initialization, steps, solver.order)
-            made = build_posterior(solver, method, y0.shape, steps, path, final, status, extra)
+            made = build_posterior(solver, method, shape, steps, path, final, status, extra)
             if not traced:  # the vector field would be carried out of a trace, with its constants
                 problem = Problem(known.field, tuple(given.notes), found)
                 made = dataclasses.replace(made, problem=problem)
@@ -167,7 +174,7 @@ def solve(
 
         if result is not None:
             return finish(*result, limits)
-        monitor = Monitor(limits, max_steps, callback, y0.shape)
+        monitor = Monitor(limits, max_steps, callback, shape)
         if times is not None:
             _check_saved_memory(method, len(times), smooth, limits)
             return finish(*_solve_saving(given, times, smooth, monitor, beside), limits)
@@ -286,7 +293,12 @@ def _stats(method: Method, final: loop.Solve, extra: int, evaluated: str) -> Sta
 
 
 def _control(
-    control: Any, grid: Array | None, step: Any, t0: Array, shape: tuple[int, ...]
+    control: Any,
+    grid: Array | None,
+    step: Any,
+    t0: Array,
+    shape: tuple[int, ...],
+    equation: Equation,
 ) -> Control:
     if grid is not None:
         if step is not None:
@@ -305,6 +317,8 @@ def _control(
         raise TypeError(
             f"control must be PIControl(rtol, atol) or PControl(rtol, atol), got {control!r}."
         )
+    if equation.order > 1:
+        control = _for_each(control, equation, shape[1:])
     return control.flat(shape)
 
 
@@ -358,11 +372,41 @@ def _span(t_span: Any) -> tuple[Array, Array]:
     return t0, t1
 
 
-def _initial_value(y0: Any) -> Array:
-    value = _number(y0, "y0")
-    if value.size == 0:
-        raise ValueError(f"y0 must have at least one component, got shape {value.shape}.")
-    return value
+def _initial_values(y0: Any, equation: Equation) -> tuple[Array, tuple[int, ...]]:
+    """What is given at the start, and the shape of ``y``.
+
+    For an equation of order ``k > 1`` the values are stacked: ``(k, *shape)``.
+    """
+    k = equation.order
+    if k == 1:
+        values = _number(y0, "y0")
+    else:
+        if not isinstance(y0, tuple | list) or len(y0) != k:
+            given = ", ".join("y" + "'" * i for i in range(k))
+            raise TypeError(
+                f"{type(equation).__name__} needs {k} values at t0: pass a tuple of ({given}), got "
+                f"{y0!r}."
+            )
+        parts = [_number(part, f"y0[{i}]") for i, part in enumerate(y0)]
+        if len({part.shape for part in parts}) > 1:
+            shapes = ", ".join(str(part.shape) for part in parts)
+            raise ValueError(f"the values in y0 must have one shape, got {shapes}.")
+        values = jnp.stack(parts) if is_traced(parts) else np.stack(parts)
+    shape = values.shape if k == 1 else values.shape[1:]
+    if values.size == 0:
+        raise ValueError(f"y0 must have at least one component, got shape {shape}.")
+    return values, shape
+
+
+def _for_each(control: PControl, equation: Equation, shape: tuple[int, ...]) -> PControl:
+    """Tolerances of the shape of ``y`` hold for each of the derivatives that are given with it."""
+    k = equation.order
+
+    def wide(tolerance: Any) -> Any:
+        same = k > 1 and shape and np.shape(tolerance) == shape
+        return jnp.broadcast_to(jnp.asarray(tolerance), (k, *shape)) if same else tolerance
+
+    return dataclasses.replace(control, rtol=wide(control.rtol), atol=wide(control.atol))
 
 
 def snap(times: Array, given: Any, t0: Array, t1: Array) -> Array:

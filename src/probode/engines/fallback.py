@@ -74,8 +74,7 @@ class Fallback:
             return False
         t, y = float(solve.state.t), np.asarray(solve.state.mean)
         h = float(solve.control.h)
-        coords = method.prior.coordinates(jnp.asarray(h))
-        predicted = method.prior.predict_mean(jnp.asarray(y), coords)[0]
+        predicted = method.equation.read(method.prior.predict_mean(jnp.asarray(y), jnp.asarray(h)))
         for time, state in ((t, y[0]), (t + h, np.asarray(predicted))):
             f, jacobian = map(np.asarray, _linearised(method.jacobian, field, time, state))
             if np.all(np.isfinite(f)) and not np.all(np.isfinite(jacobian)):

@@ -50,11 +50,11 @@ that was seen with few steps, again with that many times as many."""
 _SMOOTHED_POINT = 0.4
 """Smoothing a save point, in steps to get there: one decomposition instead of three."""
 
-begin = compiled(0, 1)(loop.begin)
-fill_chunk = compiled(0, 1)(loop.fill_chunk)
-begin_saving = compiled(0, 2, 3, 4)(saving.begin_saving)
-run_saving = compiled(0)(saving.run_saving)
-smooth_saved = compiled(0)(saving.smooth_saved)
+begin = compiled(1)(loop.begin)
+fill_chunk = compiled(1)(loop.fill_chunk)
+begin_saving = compiled(2, 3, 4)(saving.begin_saving)
+run_saving = compiled()(saving.run_saving)
+smooth_saved = compiled()(saving.smooth_saved)
 
 
 class Progress(NamedTuple):

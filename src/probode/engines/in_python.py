@@ -108,37 +108,39 @@ class Pieces(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def _pieces(method: Method, tree: Any, shapes: tuple[tuple[int, ...], ...]) -> Pieces:
-    """Compiled functions for a method and a kind of control.
+def _pieces(tree: Any, shapes: tuple[tuple[int, ...], ...]) -> Pieces:
+    """Compiled functions for a kind of ``(method, control)``.
 
     Everything static is bound here, so that a call in the loop passes three arrays and nothing
     else: what a call costs is the number of its arguments.
     """
-    d = method.structure.d
     blank = [np.zeros(shape) for shape in shapes]
+    known: Method = jax.tree.unflatten(tree, blank)[0]  # with any numbers
+    d = known.structure.d
 
-    def settings_of(settings: Array) -> tuple[Control, Array]:
+    def settings_of(settings: Array) -> tuple[Method, Control, Array]:
         *leaves, t1 = ravel_pytree([*blank, np.zeros(())])[1](settings)
-        return jax.tree.unflatten(tree, leaves), t1
+        return *jax.tree.unflatten(tree, leaves), t1
 
-    def request(control: Control, solve: Solve, t1: Array, accepted: Any) -> Request:
+    def request(
+        method: Method, control: Control, solve: Solve, t1: Array, accepted: Any
+    ) -> Request:
         t = control.next_time(solve.control, solve.state.t, t1)
-        coords = method.prior.coordinates(t - solve.state.t)
-        y = method.prior.predict_mean(solve.state.mean, coords)[0]
+        y = method.prior.predict_mean(solve.state.mean, t - solve.state.t)[0]
         numbers = jnp.concatenate([jnp.stack([accepted, solve.status, t]).astype(float), y])
         return Request(ravel_pytree(solve)[0], numbers)
 
     @compiled()
     def begin(settings: Array, t0: Array, start: Start) -> Request:
-        control, t1 = settings_of(settings)
+        method, control, t1 = settings_of(settings)
         given: Any = lambda *_: start  # noqa: E731
         no_field: Any = None
         solve = loop.begin(method, given, no_field, control, t0, t1, start.mean[0])
-        return request(control, solve, t1, False)
+        return request(method, control, solve, t1, False)
 
     @compiled()
     def advance(settings: Array, packed: Array, evaluation: Array) -> Request:
-        control, t1 = settings_of(settings)
+        method, control, t1 = settings_of(settings)
         j = evaluation[d:] if method.jacobian != "none" else None
         if j is not None and j.size == d * d and d > 1:
             j = j.reshape(d, d)
@@ -148,11 +150,11 @@ def _pieces(method: Method, tree: Any, shapes: tuple[tuple[int, ...], ...]) -> P
         solve, accepted = loop.advance(
             method, field, control, _unpack(method, packed), t1, lambda t, y: evaluation[d:]
         )
-        return request(control, solve, t1, accepted)
+        return request(method, control, solve, t1, accepted)
 
     @compiled()
     def corrected(settings: Array, packed: Array, f: Array) -> Array:
-        control, t1 = settings_of(settings)
+        method, control, t1 = settings_of(settings)
         once, field = replace(method, evaluations=1), _Given(f, None)
         given: Any = field
         solve, accepted = loop.advance(once, given, control, _unpack(method, packed), t1)
@@ -160,22 +162,22 @@ def _pieces(method: Method, tree: Any, shapes: tuple[tuple[int, ...], ...]) -> P
 
     @compiled()
     def unpack_rows(packed: Array) -> Rows:
-        return jax.vmap(lambda one: Rows.of(_unpack(method, one)))(packed)
+        return jax.vmap(lambda one: Rows.of(_unpack(known, one)))(packed)
 
     @compiled()
     def unpack_solve(packed: Array) -> Solve:
-        return _unpack(method, packed)
+        return _unpack(known, packed)
 
-    twice = method.evaluations == 2
+    twice = known.evaluations == 2
     return Pieces(begin, advance, corrected if twice else None, unpack_rows, unpack_solve)
 
 
 def pieces_for(method: Method, control: Control, t1: float) -> tuple[Pieces, Array]:
     """Compiled pieces, and the settings they need."""
-    leaves, tree = jax.tree.flatten(control)
+    leaves, tree = jax.tree.flatten((method, control))
     arrays = [np.asarray(leaf, float) for leaf in leaves]
     settings = np.concatenate([a.reshape(-1) for a in [*arrays, np.asarray(t1, float)]])
-    return _pieces(method, tree, tuple(a.shape for a in arrays)), jnp.asarray(settings)
+    return _pieces(tree, tuple(a.shape for a in arrays)), jnp.asarray(settings)
 
 
 @compiled(0)

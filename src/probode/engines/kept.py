@@ -29,7 +29,7 @@ _WORKING_MATRICES = 24
 _CALIBRATION_NUMBERS = 32
 """Numbers per component and step that a calibration makes on its way."""
 
-smooth_chunk = compiled(0)(smooth.smooth_chunk)
+smooth_chunk = compiled()(smooth.smooth_chunk)
 
 
 def capacity(method: Method) -> int:

@@ -23,6 +23,7 @@ from probode.filter.smooth import Marginals
 from probode.filter.solvers import Solver
 from probode.filter.step import Method
 from probode.global_error.beside import Beside
+from probode.model.parts import Part
 from probode.posterior.finish import calibrated
 from probode.posterior.paths import SavedPath
 from probode.programs.field import Field
@@ -30,8 +31,8 @@ from probode.solve import build_posterior
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What is part of the compiled program."""
+class Plan(Part):
+    """What the compiled program is made for."""
 
     solver: Solver
     method: Method
@@ -137,7 +138,7 @@ def vacant_lanes(plan: Plan, field: Field, control: PControl, start: Start, widt
     return replace(lanes, kept=replace(lanes.kept, count=count))
 
 
-@compiled(0)
+@compiled()
 def exchange_lanes(
     plan: Plan, field: Field, control: PControl, lanes: Lane, slots: Array, starts: Start
 ) -> tuple[dict[str, Array], Lane]:
@@ -149,7 +150,7 @@ def exchange_lanes(
     return outcome, lanes
 
 
-@compiled(0)
+@compiled()
 def advance_lanes(
     plan: Plan,
     field: Field,

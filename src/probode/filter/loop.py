@@ -59,20 +59,22 @@ def begin(
     y0: Array,
 ) -> Solve:
     """State of a solve before its first step."""
-    d, q = y0.shape[0], method.prior.order
-    structure, diffusion = method.structure, method.diffusion
+    structure, diffusion, equation = method.structure, method.diffusion, method.equation
+    q, controlled = method.prior.order, equation.lowered(method.prior.order)
     known, t1 = None, control.next_stop(t0, t1)
     if isinstance(initialization, TaylorStart):
         # It needs no step, and one derivative more says how long the first may be.
-        beyond = initialization(field, t0, t1, y0, t1 - t0, highest_known(q)).mean
-        known = Known(beyond, q, part_of_settled(q, diffusion.fixed))
-    h = control.initial_step(Outset(field, t0, t1, y0, q, known))
+        highest = highest_known(controlled) + q - controlled
+        beyond = equation.start(initialization, field, t0, t1, y0, t1 - t0, highest).mean
+        part = part_of_settled(q, diffusion.fixed)
+        known = Known(equation.stacked(beyond), controlled, part)
+    h = control.initial_step(Outset(equation.first_order(field), t0, t1, y0, controlled, known))
     # An interval of length zero needs no step, but coordinates all the same.
     unit = jnp.where(h == 0.0, 1.0, h)
     if known is None:
-        start = initialization(field, t0, t1, y0, unit, q)
+        start = equation.start(initialization, field, t0, t1, y0, unit, q)
     else:
-        start = Start(known.derivatives[: q + 1], None)
+        start = Start(beyond[: q + 1], None)
     finite = jnp.all(jnp.isfinite(start.mean))
     # The initial value is known, whatever its derivatives are.
     mean = jnp.where(jnp.isfinite(start.mean), start.mean, 0.0)
@@ -89,9 +91,9 @@ def begin(
     zero = jnp.zeros((), int)
     return Solve(
         state=State(t0, unit, mean, factor),
-        scale=jnp.zeros((d,) if diffusion.varies_by_component else ()),
+        scale=jnp.zeros((structure.d,) if diffusion.varies_by_component else ()),
         control=control.begin(h),
-        evidence=Evidence.empty(d, diffusion.multivariate),
+        evidence=Evidence.empty(structure.d, diffusion.multivariate),
         counts=Counts(zero, zero),
         status=status,
         reference=unit,
@@ -136,8 +138,10 @@ def advance(
     state = solve.state
     t_next = control.next_time(solve.control, state.t, t1)
     step = attempt(method, field, state, t_next, solve.reference, solve.evidence, solve.scale)
-    tried = Tried(state.t, t_next, state.mean[0], step.mean[0], step.error)
-    verdict = control.judge(solve.control, tried, method.prior.order)
+    equation = method.equation
+    controlled = (equation.read(state.mean), equation.read(step.mean), step.error.reshape(-1))
+    tried = Tried(state.t, t_next, *controlled)
+    verdict = control.judge(solve.control, tried, equation.lowered(method.prior.order))
 
     def accept() -> tuple[State, Array, Evidence]:
         following, innovation = update(method, state, step, again or field)

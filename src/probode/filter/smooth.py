@@ -76,9 +76,10 @@ def backward_kernel(method: Method, state: State, h: Array, scale: Array) -> Ker
     if not method.diffusion.fixed:
         # A step adds at least the rounding of y. A kernel that took y⁺ for more exact than that
         # would turn its last digit into a derivative.
-        rounding = _EPSILON * jnp.abs(state.mean[0] / coords[0])
+        given = method.equation.order
+        rounding = _EPSILON * jnp.max(jnp.abs(state.mean[:given] / coords[:given, None]), axis=0)
         scale = jnp.maximum(scale, jax.lax.stop_gradient(structure.common(rounding)))
-    noise = structure.noise(prior.noise_factor, scale)
+    noise = structure.noise(prior.noise_factor(jnp.abs(h)), scale)
     before = rescaled(method, state.factor, state.h, h)
     reversal = gaussian.revert(jnp.concatenate([moved, noise], axis=-2), before)
 
@@ -86,11 +87,10 @@ def backward_kernel(method: Method, state: State, h: Array, scale: Array) -> Ker
     # rounding hides the noise (a step without residual), x⁺ = A x: the kernel is A⁻¹, and certain.
     pivots = jnp.abs(jnp.diagonal(noise, axis1=-2, axis2=-1))
     resolved = jnp.all(pivots >= _RESOLVED * gaussian.std_of(moved), axis=-1)[..., None, None]
-    gain = jnp.where(
-        resolved, reversal.gain_transposed, structure.widen(prior.inverse_transition.T)
-    )
+    certain = structure.widen(prior.inverse_transition(jnp.abs(h)).T)
+    gain = jnp.where(resolved, reversal.gain_transposed, certain)
     factor = jnp.where(resolved, reversal.factor, 0.0)
-    center = prior.predict_mean(state.mean, coords)
+    center = prior.predict_mean(state.mean, h)
     return Kernel(state.mean, center, gain, factor, h, h)
 
 

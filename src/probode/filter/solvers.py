@@ -7,7 +7,9 @@ from probode.base.errors import check_choice
 from probode.filter.start import Initialization, as_initialization
 from probode.filter.step import Method
 from probode.model.diffusion import Diffusion, as_diffusion
-from probode.model.prior import IWP
+from probode.model.equation import FIRST_ORDER, Equation
+from probode.model.parts import Part
+from probode.model.prior import IWP, Prior, check_prior
 from probode.model.structure import STRUCTURES
 
 DENSE_LIMIT_BYTES = 2**30
@@ -18,15 +20,16 @@ A chunk of steps keeps a few such matrices beside the one that is decomposed.
 
 
 @dataclass(frozen=True)
-class Solver:
+class Solver(Part):
     """A Gaussian ODE filter (and smoother).
 
     Parameters
     ----------
     order
-        Order ``q`` of the integrated Wiener process prior, 1 to 11 (or an :class:`IWP`). At order
-        11 rounding can spoil the smoother at loose tolerances, where some of the first steps are
-        short beside those that follow; its standard deviations then are as large as its errors.
+        Order ``q`` of the integrated Wiener process prior, 1 to 11, or a prior: :class:`IWP`,
+        :class:`Matern`, or one of your own (:class:`Prior`). At order 11 rounding can spoil the
+        smoother at loose tolerances, where some of the first steps are short beside those that
+        follow; its standard deviations then are as large as its errors.
     diffusion
         ``"dynamic"``, ``"dynamic-mv"``, ``"fixed"``, ``"fixed-mv"`` (those of the paper),
         ``"damped"``, ``"damped-mv"`` (dynamic ones that remember), or a diffusion object.
@@ -41,13 +44,16 @@ class Solver:
     diffusion: Diffusion = field(default="dynamic")  # type: ignore[assignment]
     initialization: Initialization = field(default="taylor", kw_only=True)  # type: ignore[assignment]
     structure: str | None = field(default=None, kw_only=True)
+    prior: Prior = field(default=None, kw_only=True, repr=False)  # type: ignore[assignment]
+    """The prior; that of ``order``, unless one was given in its place."""
 
     jacobian: ClassVar[str]
     evaluations: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        prior = self.order if isinstance(self.order, IWP) else IWP(self.order)
+        prior: Prior = self._read_prior()
         object.__setattr__(self, "order", prior.order)
+        object.__setattr__(self, "prior", prior)
         object.__setattr__(self, "diffusion", as_diffusion(self.diffusion))
         object.__setattr__(self, "initialization", as_initialization(self.initialization))
         self._check_diffusion()
@@ -60,6 +66,22 @@ class Solver:
                     f"structure of {self.structure!r}: use one of {', '.join(possible)}."
                 )
 
+    def _read_prior(self) -> Prior:
+        if isinstance(self.order, Prior):
+            return check_prior(self.order)
+        if self.prior is None or type(self.prior) is IWP:  # which its order says all about
+            return IWP(self.order)
+        if self.order != check_prior(self.prior).order:
+            raise ValueError(
+                f"order={self.order!r} and prior={self.prior!r} contradict each other: give the "
+                f"prior alone, {type(self).__name__}({self.prior!r})."
+            )
+        return self.prior
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # Pickles of versions without other priors have none.
+        super().__setstate__({"prior": IWP(state["order"]), **state})
+
     def _check_diffusion(self) -> None:
         pass
 
@@ -68,17 +90,19 @@ class Solver:
         raise NotImplementedError
 
     @property
-    def prior(self) -> IWP:
-        """The prior of the solver."""
-        return IWP(self.order)
-
-    @property
     def name(self) -> str:
         """The solver in a few letters, such as ``EK1(5)``."""
-        return f"{type(self).__name__}({self.order})"
+        prior = self.order if type(self.prior) is IWP else self.prior
+        return f"{type(self).__name__}({prior})"
 
-    def method(self, d: int) -> Method:
-        """What the engine runs for a problem of dimension ``d``."""
+    def method(self, d: int, equation: Equation = FIRST_ORDER) -> Method:
+        """What the engine runs for an equation in ``d`` components."""
+        if self.order < equation.order:
+            raise ValueError(
+                f"{self.name} has an order too low for {type(equation).__name__}, whose highest "
+                f"derivative is number {equation.order}: use an order of at least "
+                f"{equation.order}, better {equation.order + 2}."
+            )
         structure = self.structure or self._structures()[0]
         n = self.order + 1
         if structure == "dense" and 16 * (n * d) ** 2 > DENSE_LIMIT_BYTES:
@@ -88,7 +112,12 @@ class Solver:
                 "linear in the dimension) or, for a dominant diagonal of the Jacobian, DiagonalEK1."
             )
         return Method(
-            self.prior, STRUCTURES[structure](n, d), self.jacobian, self.diffusion, self.evaluations
+            self.prior,
+            STRUCTURES[structure](n, d),
+            self.jacobian,
+            self.diffusion,
+            self.evaluations,
+            equation.form,
         )
 
 

@@ -10,8 +10,10 @@ from jaxtyping import Array, Float
 from probode.base.record import record
 from probode.model import gaussian
 from probode.model.diffusion import Diffusion, Evidence, Innovation
-from probode.model.linearize import Residual, VectorField, local_noise, residual
-from probode.model.prior import IWP
+from probode.model.equation import FIRST_ORDER, Equation
+from probode.model.linearize import Residual, VectorField, local_noise
+from probode.model.parts import Part
+from probode.model.prior import Prior
 from probode.model.structure import Structure
 
 UNRESOLVED = 1e-10
@@ -19,16 +21,19 @@ UNRESOLVED = 1e-10
 
 
 @dataclass(frozen=True)
-class Method:
-    """Everything static about a solver on a problem of dimension ``d``."""
+class Method(Part):
+    """A solver on a problem of dimension ``d``: all of it but the problem's own numbers."""
 
-    prior: IWP
+    prior: Prior
     structure: Structure
     jacobian: str
     """What the linearisation uses: "none", "diagonal" or "full"."""
     diffusion: Diffusion
     evaluations: int = 1
     """Evaluations of ``f`` in an accepted step: with two, the mean is corrected with the second."""
+
+    equation: Equation = FIRST_ORDER
+    """The form of what is solved, without its function."""
 
     def f_evaluations(self, attempted: Any, accepted: Any) -> Any:
         """Evaluations of ``f`` in so many steps."""
@@ -59,20 +64,21 @@ class Attempt(NamedTuple):
     residual: Residual
     scale: Array
     """``s`` of the step: standard deviation of its process noise, in units of y'."""
-    error: Float[Array, " d"]
-    """Estimate of the local error."""
+    error: Float[Array, "k d"]
+    """Estimates of the local errors of ``y`` and of the derivatives that a start gives with it."""
 
 
 def moved_factor(method: Method, state: State, h: Array) -> Array:
     """``R Ãᵀ`` in the coordinates of a step of length ``h``: prediction without its noise."""
     change = method.prior.powers(state.h / h)
-    return method.structure.transit(state.factor, method.prior.transition * change)
+    transition = method.prior.transition(jnp.abs(h))
+    return method.structure.transit(state.factor, transition * change)
 
 
 def predicted_factor(method: Method, state: State, h: Array, scale: Array) -> Array:
     """Rows of a factor of the predicted covariance: ``R Ãᵀ`` over ``s R_Q``."""
     moved = moved_factor(method, state, h)
-    noise = method.structure.noise(method.prior.noise_factor, scale)
+    noise = method.structure.noise(method.prior.noise_factor(jnp.abs(h)), scale)
     return jnp.concatenate([moved, noise], axis=-2)
 
 
@@ -95,31 +101,30 @@ def attempt(
 ) -> Attempt:
     """Predict the mean, evaluate, calibrate and estimate the local error of a step.
 
-    1. ``m⁻ = A m``,  ``z = E1 m⁻ - f(t+h, E0 m⁻)``,  ``H = E1 - J E0``
+    1. ``m⁻ = A m``,  ``z`` and ``H`` of the equation at ``m⁻``
     2. ``s`` from the diffusion model, in units where ``T_1 = 1``
-    3. ``error = |h| s sqrt(diag(H Q̃ Hᵀ))``
+    3. ``error = |h| s sqrt(diag(H Q̃ Hᵀ))``, for higher orders as the equation says
 
     ``reference`` is the step length whose unit a fixed diffusion is measured in, ``before`` the
     ``s`` of the step that led to ``state``.
     """
     h = t_next - state.t
-    coords = method.prior.coordinates(h)
-    mean = method.prior.predict_mean(state.mean, coords)
-    observation = residual(field, t_next, mean, method.jacobian)
+    mean = method.prior.predict_mean(state.mean, h)
+    observation = method.equation.linearize(field, t_next, mean, method.jacobian)
 
-    local = local_noise(method.prior, coords, observation)
+    local = local_noise(method.prior, h, observation)
     local_scale = method.diffusion.local_scale(local)
     unit = method.prior.noise_scale(h / reference) if method.diffusion.fixed else jnp.ones(())
     if method.diffusion.remembers:
         before = before * method.prior.noise_scale(h / state.h)
     scale = method.diffusion.step_scale(local_scale, unit, before)
 
-    proposal = Attempt(t_next, h, mean, observation, scale, mean[0])
+    proposal = Attempt(t_next, h, mean, observation, scale, mean[: method.equation.order])
     innovation = None
     if method.diffusion.needs_innovation:
         innovation = update(method, state, proposal, None)[1]
     error_scale = method.diffusion.error_scale(local_scale, unit, evidence, innovation)
-    return proposal._replace(error=jnp.abs(h) * error_scale * local.std)
+    return proposal._replace(error=method.equation.local_error(h, error_scale * local.std))
 
 
 def update(
@@ -128,13 +133,13 @@ def update(
     """Condition the prediction on ``z = 0``: all the covariance work of a step, in one QR.
 
     A method with two evaluations has the second from ``again``, where the first has corrected y.
-    With ``J = 0`` that is an iteration of the (iterated) filter: ``m = m⁻ - K (E1 m⁻ - f(t, y))``.
+    With ``J = 0`` that is an iteration of the (iterated) filter: ``m = m⁻ - K z``, its own ``z``.
     Everything else follows from the first. If the second is not finite, the first stands.
     """
-    structure, z = method.structure, step.residual.z
+    structure, equation, (z, blocks, _) = method.structure, method.equation, step.residual
     coords = method.prior.coordinates(step.h)
     factor = predicted_factor(method, state, step.h, step.scale)
-    observed = structure.observe(factor, coords[0], step.residual.jacobian)
+    observed = structure.observe(factor, coords, blocks)
 
     # Exact data make innovations singular: a constant f has no residual, hence no diffusion.
     blank = jnp.all(observed == 0.0, axis=-2)
@@ -147,14 +152,16 @@ def update(
     result = gaussian.condition(factor, observed, structure.cut_residual(z), noise)
     mean = step.mean - coords[:, None] * structure.join(result.correction)
     if method.evaluations == 2 and again is not None:
-        second = step.mean[1] - again(step.t, mean[0])
+        second = equation.residual(again(step.t, equation.read(mean)), step.mean)
         correction = structure.join(result.correct(structure.cut_residual(second)))
         iterated = step.mean - coords[:, None] * correction
         mean = jnp.where(jnp.all(jnp.isfinite(second)), iterated, mean)
 
     # The observation is exact: after the update R Hᵀ = 0. What rounding leaves there would be
     # taken for information by a later step whose own noise is as small.
-    posterior = structure.pin(result.factor, coords[0], step.residual.jacobian)
+    posterior = result.factor
+    if equation.exact is not None:
+        posterior = structure.pin(posterior, coords, blocks, equation.exact)
 
     pivots = jnp.where(blank, 1.0, jnp.abs(result.pivots)).reshape(-1)
     innovation = Innovation(
@@ -177,7 +184,6 @@ def _hidden_noise(observed: Array, n: int) -> Array:
 
 def extrapolate(method: Method, state: State, h: Array, scale: Array) -> State:
     """Predict over a time ``h`` with process noise ``scale``, without any observation."""
-    coords = method.prior.coordinates(h)
-    mean = method.prior.predict_mean(state.mean, coords)
+    mean = method.prior.predict_mean(state.mean, h)
     factor = gaussian.triangularize(predicted_factor(method, state, h, scale))
     return State(state.t + h, h, mean, factor)

@@ -8,13 +8,13 @@ from probode.global_error.interpolant import contact
 from probode.global_error.newton import Newton
 from probode.global_error.stages import Collocation
 from probode.global_error.sweeps import Sweeps
+from probode.model.equation import FirstOrder
 
 Scheme = Newton | Sweeps
 
 MODES = ("defect", "defect-fast")
 
 
-@lru_cache(maxsize=64)
 def scheme_for(method: Method, smoothed: bool, mode: str) -> Scheme:
     """The transport of a solver: implicit where the solver is, Jacobian-free where it is.
 
@@ -23,10 +23,20 @@ def scheme_for(method: Method, smoothed: bool, mode: str) -> Scheme:
     one sweep (3 ``f``).
     """
     check_choice("mode", mode, MODES)
-    k = contact(method.prior.order, smoothed)
-    fast = mode == "defect-fast"
-    if method.jacobian == "full":
+    if type(method.equation) is not FirstOrder:
+        raise ValueError(
+            "global errors are estimated for equations y' = f(t, y) so far, got "
+            f"{type(method.equation).__name__}: use calibration='model', or write it as a system "
+            "of first order."
+        )
+    return _scheme(method.prior.order, method.jacobian, smoothed, mode == "defect-fast")
+
+
+@lru_cache(maxsize=64)
+def _scheme(order: int, jacobian: str, smoothed: bool, fast: bool) -> Scheme:
+    k = contact(order, smoothed)
+    if jacobian == "full":
         return Newton(Collocation("radau", 3 if fast else 4), k, 0 if fast else 1)
-    if method.jacobian == "diagonal":
+    if jacobian == "diagonal":
         return Sweeps(Collocation("radau", 3 if fast else 4), k, 1 if fast else 2, diagonal=True)
     return Sweeps(Collocation("gauss", 3), k, 1 if fast else 2)

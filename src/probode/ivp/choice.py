@@ -132,7 +132,7 @@ def stability_limit(order: int, evaluations: int = 1) -> float:
     """
     prior = IWP(order)
     n = order + 1
-    transition, noise = prior.transition, prior.noise_factor
+    transition, noise = prior.transition(), prior.noise_factor()
     # The filter's own coordinates, with a step of length one; y = weight x_0, y' = x_1.
     weight = float(prior.weights[0])
     factor, gain = np.asarray(noise), np.zeros(n)

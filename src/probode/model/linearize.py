@@ -1,56 +1,50 @@
-"""The residual of the ODE at a predicted state, and its linearisation.
+"""The residual of an equation at a predicted state, and what one step of the prior says of it.
 
-The observation is ``z = E1 x - f(t, E0 x)``; linearised at the predicted mean, ``H = E1 - J E0``
-with ``J = 0`` (EK0), the diagonal of the Jacobian of ``f`` (DiagonalEK1) or all of it (EK1). In the
-coordinates of a step (see :mod:`probode.model.prior`) that is ``H = E1 - c J E0`` with ``c = T_0``.
+An equation demands that ``r(t, x) = 0``. At the predicted mean it has the residual ``z``, and the
+linearisation ``H = Σ_i B_i E_i`` with a block ``B_i`` for each derivative that it reads (``E_i x``
+is the ``i``-th derivative). In the coordinates of a step (see :mod:`probode.model.prior`) that is
+``H = Σ_i T_i B_i E_i``. For ``y' = f(t, y)`` it is ``E_1 - J E_0`` with ``J = 0`` (EK0), the
+diagonal of the Jacobian of ``f`` (DiagonalEK1) or all of it (EK1).
 """
 
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from probode.model.gaussian import std_of, whiten
-from probode.model.prior import IWP
-from probode.model.structure import Jacobian
+from probode.model.gaussian import norm, std_of, whiten
+from probode.model.prior import Prior
+
+Block = Any
+"""A multiple of the identity (a number), a diagonal ``(d,)`` or a matrix ``(d, d)``."""
+
+Blocks = dict[int, Block]
+"""The blocks ``B_i`` of a linearisation, by derivative; those that are missing are zero."""
 
 
 class VectorField(Protocol):
-    """What a linearisation needs to know of the problem."""
+    """What a linearisation needs to know of the function of an equation."""
 
-    def __call__(self, t: Array, y: Float[Array, " d"]) -> Float[Array, " d"]:
-        """``f(t, y)``."""
+    def __call__(self, t: Array, y: Float[Array, " m"]) -> Float[Array, " d"]:
+        """``f(t, y)``; ``y`` holds all derivatives that the equation reads, one after the other."""
         ...
 
     def jacobian(self, t: Array, y: Array) -> tuple[Array, Array]:
-        """``f(t, y)`` and its Jacobian, ``(d, d)``."""
+        """``f(t, y)`` and its Jacobian, ``(d, m)``."""
         ...
 
     def jacobian_diagonal(self, t: Array, y: Array) -> tuple[Array, Array]:
-        """``f(t, y)`` and the diagonal of its Jacobian, ``(d,)``."""
+        """``f(t, y)`` and the diagonals of the square blocks of its Jacobian, ``(m,)``."""
         ...
 
 
 class Residual(NamedTuple):
-    """``z = E1 m - f(t, E0 m)`` and the Jacobian of ``f`` there."""
+    """``z`` and the linearisation at a predicted mean."""
 
     z: Float[Array, " d"]
-    jacobian: Jacobian
+    blocks: Blocks
     rounding: Float[Array, " d"]
-    """The level below which ``z`` is rounding noise: ``ε (|E1 m| + |f|)``."""
-
-
-def residual(field: VectorField, t: Array, mean: Float[Array, "n d"], kind: str) -> Residual:
-    """Evaluate the residual at a predicted mean; ``kind`` is "none", "diagonal" or "full"."""
-    if kind == "none":
-        f, jacobian = field(t, mean[0]), None
-    elif kind == "diagonal":
-        f, jacobian = field.jacobian_diagonal(t, mean[0])
-    else:
-        f, jacobian = field.jacobian(t, mean[0])
-    rounding = jnp.finfo(mean.dtype).eps * (jnp.abs(mean[1]) + jnp.abs(f))
-    return Residual(mean[1] - f, jacobian, jax.lax.stop_gradient(rounding))
+    """The level below which ``z`` is rounding noise."""
 
 
 class LocalNoise(NamedTuple):
@@ -62,26 +56,42 @@ class LocalNoise(NamedTuple):
     """``sqrt(diag(H Q̃ Hᵀ))``."""
 
 
-def local_noise(prior: IWP, coords: Float[Array, " n"], residual: Residual) -> LocalNoise:
+def local_noise(prior: Prior, h: Array, residual: Residual) -> LocalNoise:
     """Whiten the residual with ``H Q̃ Hᵀ``.
 
-    The factor of ``Q̃`` is triangular, so only its leading entries meet ``H``::
+    The factor ``L`` of ``Q̃`` is upper triangular, so only its leading entries meet ``H``: for a
+    highest derivative ``k`` the rows ``0..k`` of ::
 
-        R_Q Hᵀ = [ l10 I - c l00 Jᵀ ]
-                 [ l11 I            ]       (all other rows are zero)
+        (L Hᵀ)_r = Σ_i L_ri T_i B_iᵀ          i = r..k
 
-    and a QR of these 2d rows gives the factor. (A Cholesky decomposition of ``H Q̃ Hᵀ`` would lose
-    half the digits, and fail for a stiff ``J``.)
+    and a QR of them gives the factor. (A Cholesky decomposition of ``H Q̃ Hᵀ`` would lose half the
+    digits, and fail for a stiff Jacobian.)
     """
-    l00, l10, l11 = prior.noise_factor[0, 0], prior.noise_factor[0, 1], prior.noise_factor[1, 1]
-    z, jacobian, _ = residual
-    if jacobian is None:
-        std = jnp.full_like(z, (l10 * l10 + l11 * l11) ** 0.5)
-        return LocalNoise(z / std, std)
-    head = coords[0] * l00 * jacobian
-    if jacobian.ndim == 1:
-        std = jnp.sqrt((l10 - head) ** 2 + l11 * l11)
-        return LocalNoise(z / std, std)
-    d = z.shape[0]
-    factor = jnp.concatenate([l10 * jnp.eye(d) - head.T, l11 * jnp.eye(d)])
-    return LocalNoise(whiten(factor, z), std_of(factor))
+    z, blocks, _ = residual
+    factor, coords = prior.noise_factor(jnp.abs(h)), prior.coordinates(h)
+    widest = max(jnp.ndim(block) for block in blocks.values())
+    shape = {0: (), 1: z.shape, 2: (z.shape[0],) * 2}[widest]
+
+    def row(r: int) -> Array:
+        terms = [
+            factor[r, i] * coords[i] * _widened(block, widest, z.shape[0])
+            for i, block in sorted(blocks.items())
+            if i >= r
+        ]
+        return jnp.broadcast_to(sum(terms), shape)
+
+    rows = [row(r) for r in range(max(blocks) + 1)]
+    if widest == 2:
+        stack = jnp.concatenate(rows)
+        return LocalNoise(whiten(stack, z), std_of(stack))
+    std = norm(jnp.stack(rows), 0) * jnp.ones_like(z)
+    return LocalNoise(z / std, std)
+
+
+def _widened(block: Block, ndim: int, d: int) -> Any:
+    """The transpose of a block, as a matrix where others are."""
+    if ndim < 2:
+        return block
+    if jnp.ndim(block) == 2:
+        return block.T
+    return block * jnp.eye(d)

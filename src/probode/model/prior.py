@@ -1,17 +1,22 @@
-"""The integrated Wiener process prior, in step-independent coordinates.
+"""Priors: Gaussian processes for a solution and its first ``q`` derivatives.
 
-``y`` and its first ``q`` derivatives form the state ``x = (y, y', ..., y^(q))``, an array of shape
-``(q + 1, d)``. A step of length ``h`` works in coordinates ``x = T(h) x̃`` with::
+``y`` and its derivatives form the state ``x = (y, y', ..., y^(q))``, an array of shape
+``(q + 1, d)``; every component has the same prior. A step of length ``h`` works in coordinates
+``x = T(h) x̃`` with::
 
     T(h)_i = h^(1-i) (q-1)! / (q-i)!                i = 0..q,    so T_1 = 1
+
+in which the process noise of the step is ``s² Q̃`` with ``s = σ |h|^(q-1/2) / (q-1)!``: *a standard
+deviation in the units of y'*. Carrying ``s`` instead of the diffusion ``σ²`` keeps every number
+near the size of the residual, whatever the time scale and the order, where ``σ²`` itself would
+overflow. The sign of ``h`` sits in ``T``: integrating backwards in time is exactly the
+time-reversed problem.
+
+A prior gives the transition ``Ã`` in these coordinates, and (if it knows better than a quadrature)
+a factor of the noise ``Q̃``. For the integrated Wiener process neither depends on the step::
+
     Ã_ij   = binom(q-i, q-j)                         j >= i
     Q̃_ij   = 1 / (2q+1-i-j)
-
-in which transition and noise do not depend on the step. The process noise of the step is
-``s² Q̃`` with ``s = σ |h|^(q-1/2) / (q-1)!``: *a standard deviation in the units of y'*. Carrying
-``s`` instead of the diffusion ``σ²`` keeps every number near the size of the residual, whatever the
-time scale and the order, where ``σ²`` itself would overflow. The sign of ``h`` sits in ``T``:
-integrating backwards in time is exactly the time-reversed problem.
 """
 
 from dataclasses import dataclass
@@ -21,16 +26,25 @@ from functools import cached_property, lru_cache
 from math import comb, factorial
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
+
+from probode.base.precision import double_precision, is_traced
+from probode.model.gaussian import triangularize
+from probode.model.parts import Part
 
 MAX_ORDER = 11
 
 
 @dataclass(frozen=True)
-class IWP:
-    """The ``order``-times integrated Wiener process: ``y^(order)`` is a Brownian motion.
+class Prior(Part):
+    """Base of all priors: a linear stochastic differential equation for ``(y, ..., y^(order))``.
+
+    White noise drives the highest derivative, ``d y^(q) = (what the prior says) dt + σ dW``. A
+    prior of your own is a frozen dataclass with one method, :meth:`transition`; see
+    ``docs/models.md``.
 
     Parameters
     ----------
@@ -56,22 +70,40 @@ class IWP:
         """Number of derivatives in the state, ``order + 1``."""
         return self.order + 1
 
-    @cached_property
-    def transition(self) -> np.ndarray:
-        """``Ã``, unit upper triangular, shape ``(q+1, q+1)``."""
-        q = self.order
-        return np.array([[comb(q - i, q - j) for j in range(q + 1)] for i in range(q + 1)], float)
+    def transition(self, h: Array) -> Any:
+        """``Ã(h) = T(h)⁻¹ exp(F h) T(h)``, shape ``(q+1, q+1)``, over a time ``h > 0``.
 
-    @cached_property
-    def inverse_transition(self) -> np.ndarray:
-        """``Ã⁻¹``, entries ``(-1)^(i+j) binom(q-i, q-j)``."""
-        signs = (-1.0) ** np.add.outer(np.arange(self.size), np.arange(self.size))
-        return signs * self.transition
+        Written with ``jax.numpy``; ``h`` may be traced.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} has no method transition(h): a prior says how the state moves "
+            "on in a step of length h, by a matrix of shape (order + 1, order + 1)."
+        )
 
-    @cached_property
-    def noise_factor(self) -> np.ndarray:
-        """Right factor of ``Q̃``: upper triangular, ``noise_factorᵀ noise_factor = Q̃``."""
-        return _noise_cholesky(self.order).T.copy()
+    def noise_factor(self, h: Array) -> Any:
+        """Right factor of ``Q̃(h)``: upper triangular, ``noise_factorᵀ noise_factor = Q̃``.
+
+        By default an integral over the responses to the noise at all earlier times::
+
+            Q̃ = ∫₀¹ v(τ) v(τ)ᵀ dτ        v_i(τ) = τ^(q-i) Ã(τ h)_iq
+
+        of which a quadrature with positive weights has no cancellation. Its nodes get denser
+        towards ``τ = 0``, for responses that fade a million times faster than the step.
+        """
+        powers = self.order - np.arange(self.size)
+        last = jax.vmap(lambda tau: self.transition(tau * h)[:, -1])(jnp.asarray(_NODES))
+        rows = _ROOTS[:, None] * _NODES[:, None] ** powers * last
+        return triangularize(rows, self.size)
+
+    def inverse_transition(self, h: Array) -> Any:
+        """``Ã(h)⁻¹``, for steps without any noise; zero where rounding has left none."""
+        inverse = jnp.linalg.inv(jax.lax.stop_gradient(self.transition(h)))
+        return jnp.where(jnp.isfinite(inverse), inverse, 0.0)
+
+    def predict_mean(self, mean: Float[Array, "n d"], h: Array) -> Float[Array, "n d"]:
+        """``A(h) m`` as ``m + T (Ã - I) T⁻¹ m``: the increment first, to lose no digit."""
+        scale = self.coordinates(h)[:, None]
+        return mean + scale * ((self.transition(jnp.abs(h)) - np.eye(self.size)) @ (mean / scale))
 
     def coordinates(self, h: Array) -> Float[Array, " n"]:
         """``T(h)``: the scale of each derivative in a step of length ``h``."""
@@ -97,11 +129,6 @@ class IWP:
             rows.append(rows[-1] * inverse)
         return jnp.stack(rows[: self.size], axis=-1)
 
-    def predict_mean(self, mean: Float[Array, "n d"], coords: Array) -> Float[Array, "n d"]:
-        """``A(h) m`` as ``m + T (Ã - I) T⁻¹ m``: the increment first, to lose no digit."""
-        scale = coords[:, None]
-        return mean + scale * ((self.transition - np.eye(self.size)) @ (mean / scale))
-
     def noise_scale(self, ratio: Array) -> Array:
         """How ``s`` grows with the step for one diffusion: ``|h/h_ref|^(q-1/2)``."""
         return jnp.sqrt(jnp.abs(ratio)) * jnp.abs(ratio) ** (self.order - 1)
@@ -109,6 +136,72 @@ class IWP:
     def unit_noise(self, h: Array) -> Array:
         """``s`` of unit diffusion: ``|h|^(q-1/2) / (q-1)!``."""
         return self.noise_scale(h) / factorial(self.order - 1)
+
+
+def _graded_nodes(halvings: int, each: int) -> tuple[np.ndarray, np.ndarray]:
+    """Gauss-Legendre nodes and weights on ``[0, 2^-m], [2^-m, 2^(1-m)], ..., [1/2, 1]``."""
+    nodes, weights = np.polynomial.legendre.leggauss(each)
+    ends = np.concatenate([[0.0], 0.5 ** np.arange(halvings, -1, -1.0)])
+    low, length = ends[:-1, None], np.diff(ends)[:, None]
+    return (low + length * (nodes + 1.0) / 2.0).ravel(), (length * weights / 2.0).ravel()
+
+
+_NODES, _WEIGHTS = _graded_nodes(20, 16)
+_ROOTS = np.sqrt(_WEIGHTS)
+
+
+@dataclass(frozen=True)
+class IWP(Prior):
+    """The ``order``-times integrated Wiener process: ``y^(order)`` is a Brownian motion.
+
+    Parameters
+    ----------
+    order
+        How many derivatives the state holds, 1 to 11. A solver of this order converges with
+        (at least) that power of the step size.
+    """
+
+    def transition(self, h: Any = None) -> np.ndarray:
+        """``Ã``, unit upper triangular, shape ``(q+1, q+1)``: the same for every step."""
+        return self._transition
+
+    def noise_factor(self, h: Any = None) -> np.ndarray:
+        """Right factor of ``Q̃``, the same for every step, exact up to the last rounding."""
+        return _noise_cholesky(self.order).T
+
+    def inverse_transition(self, h: Any = None) -> np.ndarray:
+        """``Ã⁻¹``, entries ``(-1)^(i+j) binom(q-i, q-j)``."""
+        signs = (-1.0) ** np.add.outer(np.arange(self.size), np.arange(self.size))
+        return signs * self._transition
+
+    @cached_property
+    def _transition(self) -> np.ndarray:
+        q = self.order
+        return np.array([[comb(q - i, q - j) for j in range(q + 1)] for i in range(q + 1)], float)
+
+
+def check_prior(prior: Prior) -> Prior:
+    """Refuse a prior of a user's own whose matrices cannot be those of one, before any step."""
+    if type(prior) is IWP or is_traced(prior):
+        return prior
+    name, shape = type(prior).__name__, (prior.size, prior.size)
+    with double_precision():
+        for what in ("transition", "noise_factor"):
+            matrix = np.asarray(getattr(prior, what)(jnp.asarray(1.0)))
+            if matrix.shape != shape:
+                raise ValueError(
+                    f"{name}.{what}(h) must return a matrix of shape {shape}, for the derivatives "
+                    f"0 to {prior.order}, got shape {matrix.shape}."
+                )
+            if not np.all(np.isfinite(matrix)):
+                raise ValueError(f"{name}.{what}(1.0) must be finite, got {matrix}.")
+    if np.any(np.tril(matrix, -1) != 0.0) or np.any(np.diagonal(matrix) == 0.0):
+        raise ValueError(
+            f"{name}.noise_factor(h) must be upper triangular without a zero on its diagonal, got "
+            f"{matrix}: a right factor R of the noise, RᵀR (leave the method out, and it is "
+            "computed from the transition)."
+        )
+    return prior
 
 
 @lru_cache(maxsize=MAX_ORDER)

@@ -16,7 +16,7 @@ the prior and the observation act on a factor. The algebra on top is the same fo
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -25,9 +25,6 @@ from jaxtyping import Array, Float
 
 from probode.model.gaussian import norm, unpack
 
-Jacobian = Array | None
-"""``None`` (zero), shape ``(d,)`` (its diagonal) or ``(d, d)``."""
-
 
 @dataclass(frozen=True)
 class Structure:
@@ -35,6 +32,10 @@ class Structure:
 
     n: int
     d: int
+
+    name: ClassVar[str]
+    widest_block: ClassVar[int]
+    """Which blocks of a linearisation fit: numbers (0), diagonals (1), matrices (2)."""
 
     @property
     def factor_shape(self) -> tuple[int, ...]:
@@ -73,17 +74,33 @@ class Structure:
         """``R (M ⊗ I)ᵀ``: the factor of ``M x`` for a matrix over the derivatives."""
         return factor @ jnp.swapaxes(jnp.asarray(matrix), -1, -2)
 
-    def widen(self, matrix: np.ndarray) -> np.ndarray:
+    def widen(self, matrix: np.ndarray | Array) -> Any:
         """``M ⊗ I`` for a matrix over the derivatives, as it acts on the columns of a factor."""
         return matrix
 
-    def noise(self, factor: np.ndarray, scale: Array) -> Array:
+    def noise(self, factor: np.ndarray | Array, scale: Array) -> Array:
         """Factor of process noise: ``scale`` is one standard deviation, or one per component."""
         raise NotImplementedError
 
-    def observe(self, factor: Array, weight: Array, jacobian: Jacobian) -> Array:
-        """``R Hᵀ`` for ``H = E1 - weight J E0``."""
-        raise NotImplementedError
+    def observe(self, factor: Array, coords: Array, blocks: dict[int, Any]) -> Array:
+        """``R Hᵀ`` for ``H = Σ_i T_i B_i E_i`` (see :mod:`probode.model.linearize`)."""
+        return self._observed(self._combined(factor, coords, blocks))
+
+    def _combined(self, factor: Array, coords: Array, blocks: dict[int, Any]) -> Array:
+        """Columns of ``R Hᵀ``: ``Σ_i T_i R_i B_iᵀ``, the highest derivative first."""
+        parts = [
+            coords[i] * self.times(self.select(factor, i), blocks[i])
+            for i in sorted(blocks, reverse=True)
+        ]
+        return sum(parts[1:], parts[0])
+
+    def _observed(self, columns: Array) -> Array:
+        """Columns of one derivative as those of an observation."""
+        return columns[..., None]
+
+    def times(self, columns: Array, block: Any) -> Array:
+        """``C Bᵀ`` for the columns ``C`` of one derivative."""
+        return columns * block
 
     def select(self, factor: Array, derivative: Any) -> Array:
         """The columns of a factor that belong to one derivative; leading axes are a batch."""
@@ -93,9 +110,24 @@ class Structure:
         """The same from packed factors (:func:`probode.model.gaussian.pack`), no zero rows."""
         return unpack(packed, slice(derivative, derivative + 1))[..., 0]
 
-    def pin(self, factor: Array, weight: Array, jacobian: Jacobian) -> Array:
-        """Make ``R Hᵀ`` exactly zero: overwrite the slopes by ``weight J`` times the values."""
-        raise NotImplementedError
+    def pin(self, factor: Array, coords: Array, blocks: dict[int, Any], exact: int) -> Array:
+        """Make ``R Hᵀ`` exactly zero: overwrite derivative ``exact`` by what the others say.
+
+        ``R_k = -(Σ_(i != k) T_i / T_k R_i B_iᵀ) B_k⁻ᵀ``.
+        """
+        others = {i: block for i, block in blocks.items() if i != exact}
+        if not others:
+            return self._put(factor, exact, jnp.zeros(()))
+        rest = -self._combined(factor, coords / coords[exact], others)
+        return self._put(factor, exact, self.divided(rest, blocks[exact]))
+
+    def divided(self, columns: Array, block: Any) -> Array:
+        """``C B⁻ᵀ`` for the columns ``C`` of one derivative."""
+        return columns / block
+
+    def _put(self, factor: Array, derivative: int, columns: Array) -> Array:
+        """The factor with other columns of one derivative."""
+        return factor.at[..., derivative].set(columns)
 
     def std(self, columns: Array) -> Array:
         """Marginal standard deviations ``(..., d)`` from the columns of one derivative."""
@@ -121,6 +153,9 @@ class Structure:
 class Isotropic(Structure):
     """``RᵀR ⊗ I``: every component has the same covariance, and none is correlated."""
 
+    name: ClassVar[str] = "isotropic"
+    widest_block: ClassVar[int] = 0
+
     @property
     def factor_shape(self) -> tuple[int, ...]:
         return (self.n, self.n)
@@ -143,14 +178,8 @@ class Isotropic(Structure):
     def cut_noise(self, noise: Float[Array, " d"]) -> Array:
         return norm(noise)[None] / np.sqrt(self.d)
 
-    def noise(self, factor: np.ndarray, scale: Array) -> Array:
+    def noise(self, factor: np.ndarray | Array, scale: Array) -> Array:
         return scale * factor
-
-    def observe(self, factor: Array, weight: Array, jacobian: Jacobian) -> Array:
-        return factor[:, 1:2]
-
-    def pin(self, factor: Array, weight: Array, jacobian: Jacobian) -> Array:
-        return factor.at[:, 1].set(0.0)
 
     def std(self, columns: Array) -> Array:
         return norm(columns)[..., None] * np.ones(self.d)
@@ -163,6 +192,9 @@ class Isotropic(Structure):
 @dataclass(frozen=True)
 class BlockDiagonal(Structure):
     """Components are independent; each has its own ``(n, n)`` factor."""
+
+    name: ClassVar[str] = "block-diagonal"
+    widest_block: ClassVar[int] = 1
 
     @property
     def factor_shape(self) -> tuple[int, ...]:
@@ -183,19 +215,14 @@ class BlockDiagonal(Structure):
     def cut_noise(self, noise: Float[Array, " d"]) -> Array:
         return noise[:, None]
 
-    def noise(self, factor: np.ndarray, scale: Array) -> Array:
+    def noise(self, factor: np.ndarray | Array, scale: Array) -> Array:
         return jnp.broadcast_to(scale, (self.d,))[:, None, None] * factor
 
-    def observe(self, factor: Array, weight: Array, jacobian: Jacobian) -> Array:
-        observed = factor[:, :, 1:2]
-        if jacobian is None:
-            return observed
-        return observed - (weight * jacobian)[:, None, None] * factor[:, :, 0:1]
+    def times(self, columns: Array, block: Any) -> Array:
+        return columns * jnp.asarray(block)[..., None]
 
-    def pin(self, factor: Array, weight: Array, jacobian: Jacobian) -> Array:
-        if jacobian is None:
-            return factor.at[:, :, 1].set(0.0)
-        return factor.at[:, :, 1].set((weight * jacobian)[:, None] * factor[:, :, 0])
+    def divided(self, columns: Array, block: Any) -> Array:
+        return columns / jnp.asarray(block)[..., None]
 
     def std(self, columns: Array) -> Array:
         return norm(columns)
@@ -207,6 +234,9 @@ class BlockDiagonal(Structure):
 @dataclass(frozen=True)
 class Dense(Structure):
     """The full covariance of all derivatives of all components."""
+
+    name: ClassVar[str] = "dense"
+    widest_block: ClassVar[int] = 2
 
     @property
     def factor_shape(self) -> tuple[int, ...]:
@@ -230,8 +260,10 @@ class Dense(Structure):
     def spread(self, per_derivative: Float[Array, " n"]) -> Array:
         return jnp.repeat(per_derivative, self.d, axis=-1, total_repeat_length=self.n * self.d)
 
-    def widen(self, matrix: np.ndarray) -> np.ndarray:
-        return np.kron(matrix, np.eye(self.d))
+    def widen(self, matrix: np.ndarray | Array) -> Any:
+        if isinstance(matrix, np.ndarray):
+            return np.kron(matrix, np.eye(self.d))
+        return jnp.kron(matrix, np.eye(self.d))
 
     def transit(self, factor: Array, matrix: np.ndarray | Array) -> Array:
         rows = factor.shape[0]
@@ -239,30 +271,26 @@ class Dense(Structure):
         moved = jnp.einsum("rjd,ij->rid", cube, jnp.asarray(matrix))
         return moved.reshape(rows, self.n * self.d)
 
-    def noise(self, factor: np.ndarray, scale: Array) -> Array:
+    def noise(self, factor: np.ndarray | Array, scale: Array) -> Array:
         if jnp.ndim(scale) == 0:
             return scale * self.widen(factor)
         return (jnp.asarray(factor)[:, None, :, None] * jnp.diag(scale)[None, :, None, :]).reshape(
             self.factor_shape
         )
 
-    def observe(self, factor: Array, weight: Array, jacobian: Jacobian) -> Array:
-        values, slopes = factor[:, : self.d], factor[:, self.d : 2 * self.d]
-        if jacobian is None:
-            return slopes
-        if jacobian.ndim == 1:
-            return slopes - values * (weight * jacobian)
-        return slopes - weight * (values @ jacobian.T)
+    def _observed(self, columns: Array) -> Array:
+        return columns
 
-    def pin(self, factor: Array, weight: Array, jacobian: Jacobian) -> Array:
-        values = factor[:, : self.d]
-        if jacobian is None:
-            slopes = jnp.zeros_like(values)
-        elif jacobian.ndim == 1:
-            slopes = values * (weight * jacobian)
-        else:
-            slopes = weight * (values @ jacobian.T)
-        return factor.at[:, self.d : 2 * self.d].set(slopes)
+    def times(self, columns: Array, block: Any) -> Array:
+        return columns @ block.T if jnp.ndim(block) == 2 else columns * block
+
+    def divided(self, columns: Array, block: Any) -> Array:
+        if jnp.ndim(block) == 2:
+            return jnp.linalg.solve(block, columns.T).T
+        return columns / block
+
+    def _put(self, factor: Array, derivative: int, columns: Array) -> Array:
+        return factor.at[..., derivative * self.d : (derivative + 1) * self.d].set(columns)
 
     def select(self, factor: Array, derivative: Any) -> Array:
         if isinstance(derivative, int):
@@ -286,8 +314,4 @@ class Dense(Structure):
         return jnp.diag(std.reshape(-1))
 
 
-STRUCTURES: dict[str, Any] = {
-    "isotropic": Isotropic,
-    "block-diagonal": BlockDiagonal,
-    "dense": Dense,
-}
+STRUCTURES: dict[str, Any] = {kind.name: kind for kind in (Isotropic, BlockDiagonal, Dense)}

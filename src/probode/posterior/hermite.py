@@ -22,8 +22,9 @@ class Curve:
 
     Closed: of degree ``2k + 1``, with the derivatives ``0..k`` given at both ends of the step.
     With all derivatives of the state of an IWP that is the mean of its posterior given all data:
-    given the states at both ends, what lies between depends on nothing else. Open: of degree ``k``,
-    with the derivatives at the left end; the mean of a filter's predictions, which jumps at nodes.
+    given the states at both ends, what lies between depends on nothing else. (Of other priors it is
+    a curve that has all derivatives of the mean at the nodes.) Open: of degree ``k``, with the
+    derivatives at the left end; the mean of a filter's predictions, which jumps at nodes.
     """
 
     def __init__(self, t: np.ndarray, derivatives: np.ndarray, *, closed: bool = True) -> None:

@@ -311,12 +311,12 @@ def _choose(condition: Array, a: State, b: State) -> State:
     return jax.tree.map(lambda x, y: jnp.where(condition, x, y), a, b)
 
 
-@compiled(0, 1)
+@compiled(1)
 def _evaluate_block(method: Method, smooth: bool, k: Any, *inputs: Any) -> Any:
     return jax.vmap(partial(_evaluate, method, smooth, k))(*inputs)
 
 
-@compiled(0)
+@compiled()
 def _predict_block(method: Method, *inputs: Any) -> State:
     def predict(left: State, right: State, scale: Array, t: Array) -> State:
         h = t - left.t
@@ -385,7 +385,7 @@ def _draw_rows(
     return jax.vmap(lambda last, noise: draw(last, noise))(last, noise)
 
 
-_sample_block = compiled(0)(_draw_rows)
+_sample_block = compiled()(_draw_rows)
 
 
 def _draw_end(
@@ -437,4 +437,4 @@ def _draw_saved(
     return jax.vmap(lambda noise: saving.sample_saved(method, kept, noise, spread))(noise)
 
 
-_sample_saved = compiled(0, 1)(_draw_saved)
+_sample_saved = compiled(1)(_draw_saved)

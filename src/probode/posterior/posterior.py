@@ -53,8 +53,8 @@ class Posterior(Views):
     """
 
     path: Path
-    solver: Solver = static()
-    method: Method = static()
+    solver: Solver
+    method: Method
     shape: tuple[int, ...] = static()
     evidence: Evidence
     reference: Array

@@ -26,7 +26,10 @@ _KNOWN_FIELDS = Memory(256)
 
 @record
 class Field:
-    """``f(t, y)`` for flat ``y`` of length ``d``, with parameters and Jacobian bound.
+    """``f(t, y)`` with values of length ``d``, with parameters and Jacobian bound.
+
+    ``y`` is flat; it holds ``reads`` arrays of length ``d``: of an equation of higher order, the
+    derivatives that its function takes.
 
     The programs are static (compared by what they compute), everything else is data.
     """
@@ -39,12 +42,13 @@ class Field:
     args: list[Any]
     guarded: bool = static(default=False)
     """Whether entries of the Jacobian that are not finite are taken as zero."""
+    reads: int = static(default=1)
 
     def __call__(self, t: Array, y: Float[Array, " d"]) -> Float[Array, " d"]:
         """Evaluate the vector field."""
         return self.program(self.constants, t, y, *self.args)
 
-    def jacobian(self, t: Array, y: Array) -> tuple[Array, Float[Array, "d d"]]:
+    def jacobian(self, t: Array, y: Array) -> tuple[Array, Float[Array, "d m"]]:
         """``f`` and ``∂f/∂y`` at ``(t, y)``."""
         if self.jacobian_program is not None:
             return self(t, y), self._finite(self.user_jacobian(t, y))
@@ -52,25 +56,29 @@ class Field:
         def product(direction: Array) -> tuple[Array, Array]:
             return jax.jvp(lambda y: self(t, y), (y,), (direction,))
 
-        value, jacobian = jax.vmap(product, out_axes=(None, 1))(jnp.eye(self.d))
+        value, jacobian = jax.vmap(product, out_axes=(None, 1))(jnp.eye(self.reads * self.d))
         return value, self._finite(jacobian)
 
-    def jacobian_diagonal(self, t: Array, y: Array) -> tuple[Array, Float[Array, " d"]]:
-        """``f`` and the diagonal of ``∂f/∂y``: exact, by one product for each component."""
-        every = np.arange(self.d)
+    def jacobian_diagonal(self, t: Array, y: Array) -> tuple[Array, Float[Array, " m"]]:
+        """``f`` and the diagonal of ``∂f/∂y``: exact, by one product for each component.
+
+        Of a function of several derivatives, the diagonals of its Jacobians by each of them.
+        """
+        every = np.arange(self.reads * self.d)
+        rows = every % self.d
         if self.jacobian_program is not None:
             jacobian = self.user_jacobian(t, y)
-            jacobian = jacobian[every, every] if jacobian.ndim == 2 else jacobian
+            jacobian = jacobian[rows, every] if jacobian.ndim == 2 else jacobian
             return self(t, y), self._finite(jacobian)
 
         def product(direction: Array) -> Array:
             return jax.jvp(lambda y: self(t, y), (y,), (direction,))[1]
 
         def entry(i: Array) -> Array:
-            return product(jnp.zeros(self.d).at[i].set(1.0))[i]
+            return product(jnp.zeros(len(every)).at[i].set(1.0))[i % self.d]
 
-        if self.d <= _PRODUCTS_AT_ONCE:  # all directions are constants: nothing to compile
-            diagonal = jax.vmap(product)(jnp.asarray(np.eye(self.d), y.dtype))[every, every]
+        if len(every) <= _PRODUCTS_AT_ONCE:  # all directions are constants: nothing to compile
+            diagonal = jax.vmap(product)(jnp.asarray(np.eye(len(every)), y.dtype))[every, rows]
         else:
             diagonal = jax.lax.map(entry, jnp.asarray(every), batch_size=_PRODUCTS_AT_ONCE)
         return self(t, y), self._finite(diagonal)
@@ -106,6 +114,7 @@ class Field:
             self.jacobian_constants,
             data,
             self.guarded,
+            self.reads,
         )
 
     def data_leaves(self, args: tuple[Any, ...]) -> list[int]:
@@ -123,7 +132,7 @@ class Field:
 
 
 def bind(
-    vector_field: Callable[..., Any],
+    vector_field: Callable[..., Any] | None,
     t0: Array,
     y0: Array,
     args: tuple[Any, ...],
@@ -131,14 +140,16 @@ def bind(
     *,
     diagonal: bool,
     name: str = "vector_field",
+    reads: int = 1,
 ) -> Field:
     """Trace ``vector_field(t, y, *args)`` (and ``jac``) on flat vectors, or recall its trace.
 
     ``diagonal`` says that the solver needs the diagonal of the Jacobian only; ``jac`` may then
-    return just that. ``name`` is what messages call the vector field.
+    return just that. ``name`` is what messages call the vector field. With ``reads`` above one,
+    ``y0`` holds that many arrays along its first axis, and the vector field takes them one by one.
     """
     if is_traced(t0, y0) or not isinstance(args, tuple | list):
-        return _bind(vector_field, t0, y0, args, jac, diagonal, name)
+        return _bind(vector_field, t0, y0, args, jac, diagonal, name, reads)
     leaves, tree = jax.tree.flatten(tuple(args))
     field = _KNOWN_FIELDS.get(
         lambda: (
@@ -148,21 +159,23 @@ def bind(
             tree,
             y0.shape,
             diagonal,
+            reads,
         ),
-        lambda: _bind(vector_field, t0, y0, args, jac, diagonal, name),
+        lambda: _bind(vector_field, t0, y0, args, jac, diagonal, name, reads),
         Field.may_be_kept,
     )
     return field.with_arguments(args)
 
 
 def _bind(
-    vector_field: Callable[..., Any],
+    vector_field: Callable[..., Any] | None,
     t0: Array,
     y0: Array,
     args: tuple[Any, ...],
     jac: Callable[..., Any] | Any | None,
     diagonal: bool,
     name: str,
+    reads: int,
 ) -> Field:
     if not callable(vector_field):
         raise TypeError(
@@ -173,14 +186,16 @@ def _bind(
             f"args must be a tuple of parameters, got {type(args).__name__}. "
             "For a single parameter write args=(parameter,)."
         )
-    shape, d = y0.shape, y0.size
+    shape = y0.shape if reads == 1 else y0.shape[1:]
+    d = y0.size // reads
     leaves, tree = jax.tree.flatten(tuple(args))
 
     def check_value(value: Any) -> Array:
         return _real(value, name, (shape,), one_value=d == 1).reshape(d)
 
     def check_jacobian(value: Any) -> Array:
-        expected = ((d,), (d, d)) if diagonal else ((d, d),)
+        m = reads * d
+        expected = ((m,), (d, m)) if diagonal else ((d, m),)
         return _real(value, "jac", expected)
 
     def trace_both(is_data: Callable[[Any], bool]) -> Field:
@@ -191,16 +206,18 @@ def _bind(
             def evaluate(t: Array, y: Array, *values: Any) -> Array:
                 rest = iter(values)
                 full = [next(rest) if is_data(leaf) else leaf for leaf in leaves]
-                return check(function(t, y.reshape(shape), *jax.tree.unflatten(tree, full)))
+                given = [y] if reads == 1 else jnp.split(y, reads)
+                parts = [part.reshape(shape) for part in given]
+                return check(function(t, *parts, *jax.tree.unflatten(tree, full)))
 
             return _trace(evaluate, t0, y0.reshape(-1), data)
 
         program, constants = trace_one(vector_field, check_value)
         if jac is None:
-            return Field(program, None, d, constants, (), data)
+            return Field(program, None, d, constants, (), data, reads=reads)
         jacobian = jac if callable(jac) else lambda t, y, *args: jnp.asarray(jac)
         jacobian_program, jacobian_constants = trace_one(jacobian, check_jacobian)
-        return Field(program, jacobian_program, d, constants, jacobian_constants, data)
+        return Field(program, jacobian_program, d, constants, jacobian_constants, data, reads=reads)
 
     if jac is not None and not callable(jac):
         jac = _matrix(jac)

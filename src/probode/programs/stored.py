@@ -119,6 +119,7 @@ class StoredField(NamedTuple):
     constants: tuple[Any, ...]
     jacobian_constants: tuple[Any, ...]
     args: list[Any]
+    reads: int = 1
 
     def field(self) -> Field:
         """The vector field."""
@@ -134,6 +135,7 @@ class StoredField(NamedTuple):
                 tuple(map(jnp.asarray, program.consts)),
                 () if jacobian is None else tuple(map(jnp.asarray, jacobian.consts)),
                 self.args,
+                reads=self.reads,
             )
 
 
@@ -179,18 +181,21 @@ def stored(field: Field) -> StoredField:
     constants, jacobian_constants, args = (
         tuple(map(np.asarray, x)) for x in (field.constants, jacobian_constants, field.args)
     )
-    return StoredField(listed, own, field.d, constants, jacobian_constants, list(args))
+    return StoredField(listed, own, field.d, constants, jacobian_constants, list(args), field.reads)
 
 
 def _jacobian(field: Field) -> tuple[Listed, tuple[Any, ...]]:
     """The Jacobian by the rules that the program has now, as a program of ``(t, y, *args)``."""
 
     def jacobian(t: Any, y: Any, *args: Any) -> Any:
-        bound = Field(field.program, None, field.d, field.constants, (), list(args))
+        bound = Field(
+            field.program, None, field.d, field.constants, (), list(args), reads=field.reads
+        )
         return bound.jacobian(t, y)[1]
 
     with double_precision():
-        t, y = jax.ShapeDtypeStruct((), float), jax.ShapeDtypeStruct((field.d,), float)
+        t = jax.ShapeDtypeStruct((), float)
+        y = jax.ShapeDtypeStruct((field.reads * field.d,), float)
         closed = jax.make_jaxpr(jacobian)(t, y, *field.args)
     return listing(closed.jaxpr), tuple(closed.consts)
 

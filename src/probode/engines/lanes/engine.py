@@ -19,6 +19,7 @@ from probode.engines.lanes.update import Cut
 from probode.filter.control import PControl, PIControl
 from probode.filter.solvers import Solver
 from probode.model.diffusion import FixedDiffusion
+from probode.model.prior import IWP
 
 LARGEST_WORK = {"cpu": 260, "gpu": 260}
 """Entries of the matrices of a step, above which unrolling takes minutes to compile."""
@@ -76,6 +77,8 @@ def supports(
     platform = platform or jax.default_backend()
     smoothed = smooth and not only_end
     if type(control) not in (PControl, PIControl) or numbers > MOST_NUMBERS:
+        return False
+    if type(solver.prior) is not IWP:
         return False
     if isinstance(solver.diffusion, FixedDiffusion) and solver.diffusion.needs_innovation:
         return False

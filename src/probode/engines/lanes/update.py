@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from probode.filter.step import UNRESOLVED, Method
+from probode.model.prior import IWP
 from probode.model.structure import BlockDiagonal, Dense
 from probode.programs.unroll import entries as e
 from probode.programs.unroll.entries import Entry, Lanes
@@ -172,7 +173,9 @@ def _condition_block(
     """
     n, w, size = cut.n, cut.width, cut.size
     columns = size + w
-    transition, noise_factor = method.prior.transition.tolist(), method.prior.noise_factor.tolist()
+    prior = method.prior
+    assert isinstance(prior, IWP)
+    transition, noise_factor = prior.transition().tolist(), prior.noise_factor().tolist()
     place = [2 * w, w, *((i + 1) * w for i in range(2, n))]
 
     def observed(states: list[list[Entry]]) -> list[Entry]:

@@ -206,11 +206,11 @@ def smooth_rows(
     return layout.marginals(out)
 
 
-_pack = compiled(0)(pack)
-_begin = compiled(0, 1)(begin)
+_pack = compiled()(pack)
+_begin = compiled(1)(begin)
 
 
-@compiled(0, 1, 2, alone=False)
+@compiled(1, 2, alone=False)
 def _steps(
     method: Method,
     initialization: Initialization,

@@ -23,6 +23,7 @@ from probode.filter.smooth import Marginals
 from probode.filter.start import Initialization
 from probode.filter.step import Method, State
 from probode.model.diffusion import Evidence
+from probode.model.prior import IWP
 from probode.model.structure import BlockDiagonal, Dense, Isotropic
 from probode.programs.field import Field
 
@@ -68,8 +69,9 @@ class Layout:
         )
         self.each = np.ones(self.d)
         prior = method.prior
+        assert isinstance(prior, IWP)
         self.tables = np.concatenate(
-            [prior.transition.ravel(), prior.noise_factor.ravel(), prior.weights]
+            [prior.transition().ravel(), prior.noise_factor().ravel(), prior.weights]
         )
         self.without_control = np.concatenate(
             [self.head, np.zeros(_NUMBERS + 2 * self.d), self.tables]

@@ -16,6 +16,8 @@ from probode.base.said import logger
 from probode.filter.control import ConstantStep, Control, GridSteps, PControl, PIControl
 from probode.filter.step import Method
 from probode.model.diffusion import DynamicDiffusion, FixedDiffusion
+from probode.model.equation import FirstOrder
+from probode.model.prior import IWP
 from probode.model.structure import BlockDiagonal, Dense, Isotropic
 
 LIBRARY = "_kernels.so"
@@ -144,6 +146,7 @@ def interpolates(method: Method) -> bool:
 
 def _knows(method: Method, largest: int) -> bool:
     structure = method.structure
-    known = type(structure) in (Isotropic, BlockDiagonal, Dense)
+    known = type(method.prior) is IWP and type(method.equation) is FirstOrder
+    known = known and type(structure) in (Isotropic, BlockDiagonal, Dense)
     known = known and type(method.diffusion) in (DynamicDiffusion, FixedDiffusion)
     return known and structure.factor_shape[-1] <= largest and available()

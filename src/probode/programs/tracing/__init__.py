@@ -28,12 +28,12 @@ from jax.extend import core
 
 from probode.base.precision import double_precision
 from probode.programs.program import Program
-from probode.programs.tracing import operators, scalars
+from probode.programs.tracing import operators, scalars, watching
 from probode.programs.tracing.alone import one_at_a_time, others_run
 from probode.programs.tracing.effects import State
 from probode.programs.tracing.evaluate import Evaluator, count_equations
 from probode.programs.tracing.verify import Reference
-from probode.programs.tracing.watching import OPERATION_LIMIT, watch
+from probode.programs.tracing.watching import OPERATION_LIMIT
 from probode.programs.tracing.ways import (
     Numbers,
     as_it_is,
@@ -188,7 +188,7 @@ def _rungs(
     if seconds < _SLOW and not careful:  # stand-ins remember every error, JAX's tracers some
         yield "jax", as_it_is(fun, numbers)
     yield "numpy", with_arrays(fun, careful, numbers)
-    if y0.size <= scalars.SIZE_LIMIT and not watch.too_long:
+    if y0.size <= scalars.SIZE_LIMIT and not watching.watch.too_long:
         yield "scalars", with_scalars(fun, careful, numbers)
 
 

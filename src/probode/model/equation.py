@@ -1,0 +1,249 @@
+"""Equations: what is solved, as residuals of the state that have to vanish.
+
+An equation names the derivatives that it reads, gives the residual ``z`` of a state and the blocks
+``B_i`` of its linearisation ``H = Σ_i B_i E_i``, and says what an update makes exact, how large an
+error it leaves, and how a solve starts. An equation of your own is a frozen dataclass with what
+differs from the explicit equation here; see ``docs/models.md``.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import factorial
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from probode.base.record import unchecked
+from probode.model.linearize import Blocks, Residual, VectorField
+from probode.model.parts import Part
+from probode.model.structure import Structure
+
+
+@dataclass(frozen=True)
+class Equation(Part):
+    """``y^(k) = f(t, y, ..., y^(k-1))``: base of all equations, ``k`` is their ``order``.
+
+    Parameters
+    ----------
+    function
+        ``f(t, y, *args)``, for higher orders ``f(t, y, y', ..., *args)``: traceable by JAX, returns
+        an array of the shape of ``y``.
+    """
+
+    function: Callable[..., Any] | None = None
+
+    order: ClassVar[int]
+    """The derivative that the equation determines; that many values are given at the start."""
+
+    def __post_init__(self) -> None:
+        if self.function is not None and not callable(self.function):
+            raise TypeError(
+                f"{type(self).__name__} takes a function f(t, {self._arguments()}, *args), got "
+                f"{type(self.function).__name__}."
+            )
+
+    def _arguments(self) -> str:
+        return ", ".join("y" + "'" * i for i in range(self.order))
+
+    @property
+    def form(self) -> "Equation":
+        """The equation without its function: what a compiled program depends on."""
+        return replace(self, function=None)
+
+    @property
+    def exact(self) -> int | None:
+        """The derivative that follows from all others, exactly, once ``z = 0`` is known."""
+        return self.order
+
+    def read(self, mean: Float[Array, "n d"]) -> Float[Array, " m"]:
+        """The derivatives ``0..order-1``, which the function takes, one after the other."""
+        return mean[0] if self.order == 1 else mean[: self.order].reshape(-1)
+
+    def residual(self, value: Float[Array, " d"], mean: Float[Array, "n d"]) -> Float[Array, " d"]:
+        """``z`` of a state, from the value of the function there: ``E_k x - f``."""
+        return mean[self.order] - value
+
+    def blocks(self, jacobians: list[Array] | None) -> Blocks:
+        """``B_i``, from the Jacobians of the function by what it takes (``None``: not used, EK0).
+
+        Each Jacobian is a matrix ``(d, d)``, or its diagonal ``(d,)``.
+        """
+        found: Blocks = {i: -jacobian for i, jacobian in enumerate(jacobians or [])}
+        return {**found, self.order: 1.0}
+
+    def linearize(
+        self, field: VectorField, t: Array, mean: Float[Array, "n d"], kind: str
+    ) -> Residual:
+        """Evaluate at a predicted mean; ``kind`` of Jacobian is "none", "diagonal" or "full"."""
+        known = self.read(mean)
+        jacobians = None
+        if kind == "none":
+            value = field(t, known)
+        else:
+            full = kind == "full"
+            value, jacobian = (field.jacobian if full else field.jacobian_diagonal)(t, known)
+            jacobians = jnp.split(jacobian, self.order, axis=-1) if self.order > 1 else [jacobian]
+        rounding = jnp.finfo(mean.dtype).eps * (jnp.abs(mean[self.order]) + jnp.abs(value))
+        return Residual(
+            self.residual(value, mean), self.blocks(jacobians), jax.lax.stop_gradient(rounding)
+        )
+
+    def local_error(self, h: Array, std: Float[Array, " d"]) -> Float[Array, "k d"]:
+        """Errors of ``y, ..., y^(k-1)`` after a step with an error ``std`` in the equation.
+
+        ``|h|^(k-j) / (k-j)! std`` for derivative ``j``: the error integrated ``k - j`` times.
+        """
+        powers = [self.order - j for j in range(self.order)]
+        return jnp.stack([jnp.abs(h) ** p / factorial(p) * std for p in powers])
+
+    def lowered(self, order: int) -> int:
+        """The order of the errors that are controlled, for a prior of this order."""
+        return order - self.order + 1
+
+    def first_order(self, field: VectorField) -> VectorField:
+        """The same equation as ``u' = g(t, u)`` for ``u = (y, ..., y^(k-1))``."""
+        return field if self.order == 1 else FirstOrderForm(field)
+
+    def start(
+        self,
+        initialization: Callable[..., Any],
+        field: VectorField,
+        t0: Array,
+        t1: Array,
+        y0: Float[Array, " m"],
+        h: Array,
+        order: int,
+    ) -> Any:
+        """The state at ``t0`` up to derivative ``order``, from ``y0 = (y, ..., y^(k-1))``.
+
+        A :class:`probode.filter.start.Start`: means and standard deviations. ``initialization``
+        finds the derivatives of a system of first order.
+        """
+        system = self.first_order(field)
+        found = initialization(system, t0, t1, y0, h, self.lowered(order))
+        if self.order == 1:
+            return found
+        std = None if found.std is None else self.unstacked(found.std)
+        return found._replace(mean=self.unstacked(found.mean), std=std)
+
+    def stacked(self, mean: Float[Array, "n d"]) -> Float[Array, "l m"]:
+        """Derivatives of ``u = (y, ..., y^(k-1))`` from those of ``y``; leading axes: a batch."""
+        rows = mean.shape[-2] - self.order + 1
+        shifted = [mean[..., j : j + rows, :] for j in range(self.order)]
+        return jnp.concatenate(shifted, axis=-1) if self.order > 1 else mean
+
+    def unstacked(self, stacked: Float[Array, "l m"]) -> Float[Array, "n d"]:
+        """Inverse of :meth:`stacked`: all of the first part, and the last row of the others."""
+        parts = jnp.split(stacked, self.order, axis=-1)
+        return jnp.concatenate([parts[0], *(part[-1:] for part in parts[1:])])
+
+
+@dataclass(frozen=True)
+class FirstOrderForm:
+    """``u' = (u_2, ..., u_k, f(t, u))``, a vector field from that of an explicit equation."""
+
+    field: VectorField
+
+    def __call__(self, t: Array, y: Array) -> Array:
+        """``(y', ..., y^(k-1), f)``."""
+        value = self.field(t, y)
+        return jnp.concatenate([y[value.shape[0] :], value])
+
+    def jacobian(self, t: Array, y: Array) -> tuple[Array, Array]:
+        """``g`` and its Jacobian: ones above the diagonal, and that of ``f`` below."""
+        value, jacobian = self.field.jacobian(t, y)
+        d, m = jacobian.shape
+        whole = jnp.concatenate([jnp.eye(m - d, m, d), jacobian])
+        return jnp.concatenate([y[d:], value]), whole
+
+    def jacobian_diagonal(self, t: Array, y: Array) -> tuple[Array, Array]:
+        """``g`` and the diagonal of its Jacobian."""
+        value, diagonals = self.field.jacobian_diagonal(t, y)
+        d = value.shape[0]
+        return jnp.concatenate([y[d:], value]), jnp.zeros_like(y).at[-d:].set(diagonals[-d:])
+
+
+@dataclass(frozen=True)
+class FirstOrder(Equation):
+    """``y' = f(t, y, *args)``: what :func:`probode.solve` makes of a plain function."""
+
+    order: ClassVar[int] = 1
+
+    @classmethod
+    def of(cls, function: Any) -> "FirstOrder":
+        """With a function that is checked where it is traced, which says more."""
+        return unchecked(cls, {"function": function})
+
+
+FIRST_ORDER = FirstOrder()
+"""The form of ``y' = f(t, y)``."""
+
+
+def as_equation(function: Any) -> Equation:
+    """An equation as it is; a function as that of ``y' = f(t, y)``."""
+    if not isinstance(function, Equation):
+        return FirstOrder.of(function)
+    order = getattr(function, "order", None)
+    if isinstance(order, bool) or not isinstance(order, int) or order < 1:
+        raise TypeError(
+            f"{type(function).__name__}.order must be a positive integer, the derivative that the "
+            f"equation determines, got {order!r}."
+        )
+    if function.function is None:
+        raise TypeError(
+            f"{type(function).__name__}() has no function: pass one, {type(function).__name__}(f)."
+        )
+    return function
+
+
+def check_equation(equation: Equation, field: VectorField, structure: Structure, kind: str) -> None:
+    """Refuse an equation of a user's own whose parts do not fit, before any step.
+
+    ``kind`` is that of the Jacobian that the solver uses.
+    """
+    if _keeps_to(equation):
+        return
+    n, d = structure.n, structure.d
+    name = type(equation).__name__
+    number = jax.ShapeDtypeStruct((), float)
+    mean = jax.ShapeDtypeStruct((n, d), float)
+    found = jax.eval_shape(lambda t, m: equation.linearize(field, t, m, kind), number, mean)
+    if found.z.shape != (d,):
+        raise ValueError(
+            f"{name}.residual must return an array of shape ({d},), the residual of each "
+            f"component, got {found.z.shape}."
+        )
+    if not found.blocks or not all(isinstance(i, int) and 0 <= i < n for i in found.blocks):
+        raise ValueError(
+            f"{name}.blocks must name derivatives from 0 to {n - 1} (the order of the prior), got "
+            f"{sorted(found.blocks)}."
+        )
+    for i, block in found.blocks.items():
+        if jnp.shape(block) not in ((), (d,), (d, d)):
+            raise ValueError(
+                f"{name}.blocks: block {i} must be a number, a diagonal ({d},) or a matrix "
+                f"({d}, {d}), got shape {jnp.shape(block)}."
+            )
+        if jnp.ndim(block) > structure.widest_block:
+            raise ValueError(
+                f"{name}.blocks: block {i} has shape {jnp.shape(block)}, which does not fit the "
+                f"structure {structure.name!r} of the solver's covariances: use a solver with a "
+                "larger structure=, or EK1."
+            )
+    if equation.exact is not None and equation.exact not in found.blocks:
+        raise ValueError(
+            f"{name}.exact is {equation.exact}, but its blocks are those of "
+            f"{sorted(found.blocks)}: it names the derivative that the others determine, or is "
+            "None."
+        )
+
+
+def _keeps_to(equation: Equation) -> bool:
+    """Whether all that is computed of an equation is as in the base class."""
+    own = type(equation)
+    return all(getattr(own, name) is getattr(Equation, name) for name in _COMPUTED)
+
+
+_COMPUTED = ("residual", "blocks", "linearize", "exact", "read", "local_error")

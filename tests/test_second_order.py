@@ -1,0 +1,191 @@
+"""Equations of second order: against closed forms, and against systems of first order."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import probode
+from probode import EK0, EK1, IWP, DiagonalEK1, Matern, PIControl, SecondOrder
+
+
+def driven(t, y, v):
+    return jnp.sin(2 * t) - y
+
+
+def solve(span=(0.0, 6.0), start=(-1.0, 0.0), **options):
+    return probode.solve(SecondOrder(driven), span, start, **options)
+
+
+def exact(t):
+    """Of ``x'' = sin 2t - x``, ``x(0) = -1``, ``x'(0) = 0``."""
+    return (2 * np.sin(t) - 3 * np.cos(t) - np.sin(2 * t)) / 3
+
+
+def exact_velocity(t):
+    return (2 * np.cos(t) + 3 * np.sin(t) - 2 * np.cos(2 * t)) / 3
+
+
+SOLVERS = [
+    *(EK0(q) for q in (2, 3, 5, 8)),
+    *(EK1(q) for q in (2, 3, 5, 8)),
+    *(EK0(5, evaluations=2), DiagonalEK1(4), EK1(4, "fixed"), EK0(4, "dynamic-mv")),
+    *(EK0(5, "damped"), EK1(5, initialization="runge-kutta"), EK1(Matern(4, 3.0))),
+]
+
+
+@pytest.mark.parametrize("solver", SOLVERS, ids=lambda s: f"{s.name}-{s.diffusion.name}")
+def test_value_and_velocity_are_right(solver):
+    control = PIControl(1e-4, 1e-4) if solver.order < 4 else PIControl(1e-6, 1e-6)
+    posterior = solve(solver=solver, control=control)
+    assert posterior.success
+    t = np.array([1.7, 6.0])
+    bound = 20 * float(control.atol)
+    np.testing.assert_allclose(posterior(t).mean, exact(t), atol=bound)
+    np.testing.assert_allclose(posterior.derivative(t).mean, exact_velocity(t), atol=bound)
+
+
+@pytest.mark.parametrize("solver", [EK0(3), EK1(3), EK1(5)], ids=lambda s: s.name)
+def test_errors_fall_with_the_order(solver):
+    """With a constant step, the error of ``y`` falls with (at least) the power ``order``."""
+    errors = []
+    for n in (40, 80):
+        posterior = solve(solver=solver, step=6.0 / n)
+        errors.append(np.max(abs(posterior.mean - exact(posterior.t))))
+    assert errors[0] / errors[1] > 2 ** (solver.order - 0.5)
+
+
+def pendulum(t, y, v, length):
+    return -9.81 / length * jnp.sin(y) - 0.1 * v
+
+
+def as_system(t, u, length):
+    half = u.shape[0] // 2
+    return jnp.concatenate([u[half:], pendulum(t, u[:half], u[half:], length)])
+
+
+def test_it_agrees_with_the_system_of_first_order():
+    y0, v0 = np.array([0.5, 2.0]), np.array([0.0, -1.0])
+    length = np.array([1.0, 0.4])
+    options = {"args": (length,), "solver": EK1(7), "control": PIControl(1e-9, 1e-9)}
+    ours = probode.solve(SecondOrder(pendulum), (0.0, 3.0), (y0, v0), **options)
+    system = probode.solve(as_system, (0.0, 3.0), np.concatenate([y0, v0]), **options)
+    t = np.linspace(0.0, 3.0, 13)
+    np.testing.assert_allclose(ours(t).mean, system(t).mean[:, :2], atol=1e-7)
+    np.testing.assert_allclose(ours.derivative(t).mean, system(t).mean[:, 2:], atol=1e-7)
+
+
+@pytest.mark.parametrize("solver", [EK0(4), EK1(4), EK1(3, "fixed")], ids=lambda s: s.name)
+def test_a_solution_within_the_prior_is_found_exactly(solver):
+    """``y'' = 6 t`` has a polynomial of degree 3 as its solution: no residual, no uncertainty."""
+    posterior = probode.solve(
+        SecondOrder(lambda t, y, v: 6.0 * t), (0.0, 2.0), (1.0, -1.0), solver=solver
+    )
+    np.testing.assert_allclose(posterior.mean, posterior.t**3 - posterior.t + 1.0, rtol=1e-12)
+    assert np.all(posterior.std <= 1e-10)
+
+
+def test_a_user_gives_the_jacobians_by_value_and_velocity():
+    def jac(t, y, v, length):
+        by_value = jnp.diag(-9.81 / length * jnp.cos(y))
+        return jnp.concatenate([by_value, -0.1 * jnp.eye(2)], axis=1)
+
+    y0, v0, length = np.array([0.5, 2.0]), np.zeros(2), np.array([1.0, 0.4])
+    given = probode.solve(SecondOrder(pendulum), (0.0, 1.0), (y0, v0), (length,), jac=jac)
+    found = probode.solve(SecondOrder(pendulum), (0.0, 1.0), (y0, v0), (length,))
+    np.testing.assert_allclose(given.mean, found.mean, rtol=1e-10)
+
+
+def test_save_at_gives_what_dense_output_gives():
+    at = np.array([0.7, 2.2, 3.0])
+    equation, start = SecondOrder(driven), (-1.0, 0.0)
+    whole = probode.solve(equation, (0.0, 3.0), start, solver=EK1(3))
+    saved = probode.solve(equation, (0.0, 3.0), start, solver=EK1(3), save_at=at)
+    np.testing.assert_allclose(saved.mean, whole(at).mean, rtol=1e-9)
+    np.testing.assert_allclose(saved.std[:-1], whole(at).std[:-1], rtol=1e-4)
+
+
+def test_samples_spread_as_the_posterior_says():
+    posterior = solve((0.0, 3.0), solver=EK1(3), step=0.25)
+    drawn, at = posterior.sample(4000, t=[0.6, 2.1]), posterior([0.6, 2.1])
+    np.testing.assert_allclose((drawn.mean(0) - at.mean) / at.std, 0.0, atol=5 / np.sqrt(4000))
+    np.testing.assert_allclose(drawn.std(0) / at.std, 1.0, atol=5 / np.sqrt(8000))
+
+
+def test_it_runs_inside_jit_vmap_and_grad():
+    def end(v0):
+        return solve((0.0, 2.0), (-1.0, v0), save_at=2.0, max_steps=256).mean[-1]
+
+    with jax.enable_x64(True):
+        ends = jax.jit(jax.vmap(end))(jnp.array([0.0, 1.0]))
+        slope = jax.jit(jax.grad(end))(0.5)
+    # Linear in v0, with the solution sin t.
+    assert ends[1] - ends[0] == pytest.approx(np.sin(2.0), abs=1e-5)
+    assert slope == pytest.approx(np.sin(2.0), abs=1e-5)
+
+
+def test_backwards_in_time():
+    posterior = probode.solve(SecondOrder(driven), (3.0, 0.0), (exact(3.0), exact_velocity(3.0)))
+    np.testing.assert_allclose(posterior.mean[-1], -1.0, atol=1e-5)
+
+
+def test_states_keep_their_shape():
+    y0 = np.ones((2, 3))
+    posterior = probode.solve(
+        SecondOrder(lambda t, y, v: -y), (0.0, 1.0), (y0, 0 * y0), solver=EK0(4)
+    )
+    assert posterior.mean.shape[1:] == (2, 3)
+    np.testing.assert_allclose(posterior.mean[-1], np.cos(1.0), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "atol", [[1e-3, 1e-8], [[1e-3, 1e-8], [1e-3, 1e-8]]], ids=["for-each", "pairs"]
+)
+def test_tolerances_of_components_hold_for_values_and_velocities(atol):
+    control = PIControl(1e-12, np.array(atol))
+    zeros = np.zeros(2)
+    start = (np.array([1.0, 1.0]), zeros)
+    posterior = probode.solve(SecondOrder(lambda t, y, v: -y), (0.0, 1.0), start, control=control)
+    np.testing.assert_allclose(posterior.mean[-1][1], np.cos(1.0), atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (
+            lambda: solve((0, 1), 1.0),
+            TypeError,
+            "needs 2 values at t0",
+        ),
+        (
+            lambda: solve((0, 1), (1.0, [0.0, 1.0])),
+            ValueError,
+            "one shape",
+        ),
+        (
+            lambda: solve((0, 1), (1.0, 0.0), solver=EK1(1)),
+            ValueError,
+            "too low",
+        ),
+        (lambda: SecondOrder(3.0), TypeError, "takes a function f"),
+        (lambda: probode.solve(SecondOrder(), (0, 1), (1.0, 0.0)), TypeError, "has no function"),
+        (
+            lambda: solve((0, 1), (1.0, 0.0), calibration="defect"),
+            ValueError,
+            "calibration='model'",
+        ),
+        (
+            lambda: solve((0, 1), (1.0, 0.0)).calibrate(),
+            ValueError,
+            "calibration='model'",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_said_before_any_step(call, error, words):
+    with pytest.raises(error, match=words):
+        call()
+
+
+def test_the_prior_of_a_solver_is_the_one_that_was_given():
+    assert EK1(Matern(3, 2.0)).prior == Matern(3, 2.0)
+    assert EK1(IWP(4)).prior == IWP(4) == EK1(4).prior
