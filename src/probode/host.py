@@ -16,11 +16,12 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array
 
-from probode import engine, loop, native
+from probode import engine, loop, native, restart
 from probode.compile import compiled
 from probode.control import Control, ControlState, PControl
 from probode.diffusion import Evidence
 from probode.engine import Monitor
+from probode.fallback import revived
 from probode.first_step import Outset
 from probode.initial import (
     MOST_SHORTER,
@@ -34,6 +35,7 @@ from probode.kept import Kept, capacity
 from probode.loop import Chunk, Counts, Rows, Solve
 from probode.native import driver
 from probode.record import record
+from probode.restart import NO_RESTARTS, Restarts
 from probode.status import Status
 from probode.step import Method, State
 
@@ -102,6 +104,8 @@ class Pieces(NamedTuple):
     """``(settings, packed, evaluation)``: ``f`` followed by ``J``, flat, or by ``f`` again."""
     corrected: Callable[..., Array] | None
     """``(settings, packed, f)`` to ``(accepted, y...)``: where a second evaluation is wanted."""
+    ask: Callable[[Array, Solve], Request]
+    """``(settings, solve)``: where a solve that was changed goes on."""
     unpack_rows: Callable[[np.ndarray], Rows]
     unpack_solve: Callable[[Array], Solve]
 
@@ -158,6 +162,11 @@ def _pieces(method: Method, tree: Any, shapes: tuple[tuple[int, ...], ...]) -> P
         return jnp.concatenate([accepted[None].astype(float), solve.state.mean[0]])
 
     @compiled()
+    def ask(settings: Array, solve: Solve) -> Request:
+        control, t1 = settings_of(settings)
+        return request(control, solve, t1, False)
+
+    @compiled()
     def unpack_rows(packed: Array) -> Rows:
         return jax.vmap(lambda one: Rows.of(_unpack(method, one)))(packed)
 
@@ -166,7 +175,7 @@ def _pieces(method: Method, tree: Any, shapes: tuple[tuple[int, ...], ...]) -> P
         return _unpack(method, packed)
 
     twice = method.evaluations == 2
-    return Pieces(begin, advance, corrected if twice else None, unpack_rows, unpack_solve)
+    return Pieces(begin, advance, corrected if twice else None, ask, unpack_rows, unpack_solve)
 
 
 def pieces_for(method: Method, control: Control, t1: float) -> tuple[Pieces, Array]:
@@ -263,12 +272,56 @@ def _start(
 
 
 def steps_on_host(
-    method: Method, field: HostField, control: Control, t0: float, t1: float, y0: np.ndarray
+    method: Method,
+    field: HostField,
+    control: Control,
+    t0: float,
+    t1: float,
+    y0: np.ndarray,
+    restarts: Restarts = NO_RESTARTS,
 ) -> tuple[Callable[[Monitor], tuple[Solve, Status, Kept]], int]:
     """What solves and keeps every step, and the number of evaluations at the start."""
-    end = float(control.next_stop(jnp.asarray(t0), jnp.asarray(t1)))
-    start, control, evaluations = begin_on_host(method, field, control, t0, end, y0)
-    return partial(_solve_on_host, method, field, control, t0, t1, start), evaluations
+    end = float(control.next_stop(jnp.asarray(t0), jnp.asarray(restarts.until(t0, t1))))
+    start, begun, evaluations = begin_on_host(method, field, control, t0, end, y0)
+    cross = partial(_across, method, field, control, t1, restarts)
+    return partial(
+        _solve_on_host, method, field, begun, t0, t1, start, restarts, cross
+    ), evaluations
+
+
+def _across(
+    method: Method,
+    field: HostField,
+    control: Control,
+    t1: float,
+    restarts: Restarts,
+    solve: Solve,
+) -> tuple[Rows, Solve] | None:
+    """The step across a switch, if the solve is right before one: started by Runge-Kutta there."""
+    beyond = restarts.beyond(solve.state.t)
+    if beyond is None:
+        return None
+    t = beyond[0]
+
+    def linearised(t: float, y: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+        f = field.function(t, y)
+        if field.jacobian is None or method.jacobian == "none":
+            return f, None
+        matrix = field.jacobian(t, y, f)
+        wanted = 1 if method.jacobian == "diagonal" else 2
+        return f, np.diagonal(matrix) if matrix.ndim > wanted else matrix
+
+    y, jacobian = restart.landing(solve, *beyond, linearised)
+    end = float(control.next_stop(jnp.asarray(t), jnp.asarray(restarts.until(t, t1))))
+    if t == end:  # nothing follows, and f need not exist beyond
+        unknown = np.zeros((method.prior.order - 1, y.size))
+        known: Any = np.concatenate([y[None], field.function(t, y)[None], unknown])
+        start, begun = Start(known, None), control
+    else:
+        start, begun, _ = begin_on_host(method, field, control, t, end, y)
+    pieces, settings = pieces_for(method, begun.without_stops(), end)
+    anew = pieces.unpack_solve(pieces.begin(settings, t, start).packed)
+    return restart.across(method, solve, jax.tree.map(np.asarray, anew), jacobian)
 
 
 def _solve_on_host(
@@ -278,13 +331,27 @@ def _solve_on_host(
     t0: float,
     t1: float,
     start: Start,
+    restarts: Restarts,
+    cross: Callable[[Solve], tuple[Rows, Solve] | None],
     monitor: Monitor,
 ) -> tuple[Solve, Status, Kept]:
     most, kernels = capacity(method), native.supports(method, control)
-    pieces, settings = pieces_for(method, control.without_stops() if kernels else control, t1)
+    if kernels:
+        pieces, settings = pieces_for(method, control.without_stops(), t1)
+    else:
+        pieces, settings = pieces_for(method, control, float(restarts.until(t0, t1)))
     if kernels:
         first = pieces.unpack_solve(pieces.begin(settings, t0, start).packed)
-        fill_native = driver.python_steps(method, *field, control, t1, most, monitor.limits)
+        steps_native = driver.python_steps(
+            method, *field, control, t1, most, monitor.limits, restarts
+        )
+
+        def fill_native(carry: driver.Carry, attempts: int, wanted: int) -> Any:
+            crossed = cross(carry.solve)
+            if crossed is not None:
+                return driver.packed_step(method, *crossed)
+            return steps_native(carry, attempts, wanted)
+
         packed = driver.packed(method, first)
         return engine.collect_native(monitor, packed, fill_native)
     # The evaluation that a solve waits for, by the number of attempts it has made: a chunk may have
@@ -295,10 +362,20 @@ def _solve_on_host(
         now = int(solve.counts.attempted)
         for past in [attempted for attempted in waiting if attempted < now]:
             del waiting[past]
+        until = float(restarts.until(solve.state.t, t1))
+        crossed = cross(jax.tree.map(np.asarray, solve))
+        if crossed is not None:
+            rows, following = crossed
+            settings = pieces_for(method, control, float(restarts.until(rows.t[1], t1)))[1]
+            waiting[int(following.counts.attempted)] = pieces.ask(settings, following)
+            return following, Chunk(rows, np.asarray(1))  # type: ignore[arg-type]
+        settings = pieces_for(method, control, until)[1]
         request, kept = steps(pieces, settings, field, waiting[now], attempts, min(wanted, most))
         packed = np.repeat(kept[-1][None], most + 1, axis=0)
         packed[: len(kept)] = kept
         following = pieces.unpack_solve(request.packed)
+        if until != t1 and int(following.status) == Status.SUCCESS:
+            return revived(following), Chunk(pieces.unpack_rows(packed), jnp.asarray(len(kept) - 1))
         waiting[int(following.counts.attempted)] = request
         return following, Chunk(pieces.unpack_rows(packed), jnp.asarray(len(kept) - 1))
 

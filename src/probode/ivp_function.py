@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from probode.calibration.host import HostProblem
+from probode.clock import Clock
 from probode.finite_differences import finite_difference_jacobian
 from probode.host import HostField
 from probode.identity import Memory, NoKey, Signature, key_of_arguments, signature_of
@@ -188,6 +189,10 @@ class UserFunction(NamedTuple):
             return value
 
         return HostField(function, self._host_jacobian(function))
+
+    def clock(self, t0: float, t1: float) -> Clock:
+        """What follows ``t`` through the function."""
+        return Clock(self._single(), self.args, t0, t1)
 
     def _single(self) -> Callable[..., Any]:
         """``fun`` for one state in real form."""

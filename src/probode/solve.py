@@ -16,7 +16,7 @@ from probode.calibration.schemes import MODES, Scheme, scheme_for
 from probode.control import ConstantStep, Control, GridSteps, PControl, PIControl
 from probode.engine import Monitor, one_blas_thread
 from probode.errors import check_choice
-from probode.fallback import Fallback, Inputs, may_lack_derivatives
+from probode.fallback import Fallback, Inputs, may_lack_derivatives, value_at
 from probode.finish import calibrated, run_and_finish
 from probode.kept import state_bytes, working_bytes
 from probode.limits import Limits, in_words
@@ -24,6 +24,7 @@ from probode.paths import NodePath, Path, SavedPath
 from probode.posterior import Posterior, Problem, Stats
 from probode.precision import double_precision, inside_trace, is_traced, on_host
 from probode.problem import bind
+from probode.restart import NO_RESTARTS, Restarts
 from probode.smooth import Marginals
 from probode.solvers import EK1, Solver
 from probode.status import Status
@@ -138,13 +139,13 @@ def solve(
             data = jax.tree.map(jnp.asarray, (field, steps, t0, t1, flat, times, grid))
             field, steps, t0, t1, flat, times, grid = data
         inputs = Inputs(method, solver.initialization, field, steps, t0, t1, flat)
-        found = None
+        found, restarts = None, NO_RESTARTS
         if not traced:
             found = switches(field, float(t0), float(t1))
             if isinstance(steps, PControl):
-                steps = steps.with_stops(found.stops(float(t0), float(t1)), float(t1))
-                inputs = inputs._replace(control=steps)
-        given = Fallback(inputs)
+                start = partial(value_at, field, flat)
+                restarts = Restarts.around(found, float(t0), float(t1), start)
+        given = Fallback(inputs, restarts)
         scheme = None
         if calibration != "model" and times is not None:
             scheme = scheme_for(method, False, calibration)
@@ -157,6 +158,7 @@ def solve(
         def finish(path: Path, final: loop.Solve, status: Any, limits: Limits) -> Posterior:
             known = given.inputs
             extra = loop.start_evaluations(known.initialization, steps, solver.order)
+            extra *= 1 + (0 if traced else restarts.passed(final.state.t))
             made = build_posterior(solver, method, y0.shape, steps, path, final, status, extra)
             if not traced:  # the vector field would be carried out of a trace, with its constants
                 problem = Problem(known.field, tuple(given.notes), found)

@@ -93,6 +93,14 @@ class Structure:
         """The same from packed factors (see :func:`probode.gaussian.pack`); zero rows left out."""
         return unpack(packed, slice(derivative, derivative + 1))[..., 0]
 
+    def from_columns(self, columns: list[Any]) -> Any:
+        """The factor whose columns of all derivatives are these: inverse of :meth:`select`."""
+        return np.stack(columns, axis=-1)
+
+    def slopes(self, values: Any, weight: Any, jacobian: Jacobian) -> Any:
+        """The columns of ``weight J y`` from those of ``y``."""
+        raise NotImplementedError
+
     def pin(self, factor: Array, weight: Array, jacobian: Jacobian) -> Array:
         """Make ``R Hᵀ`` exactly zero: overwrite the slopes by ``weight J`` times the values."""
         raise NotImplementedError
@@ -149,6 +157,9 @@ class Isotropic(Structure):
     def observe(self, factor: Array, weight: Array, jacobian: Jacobian) -> Array:
         return factor[:, 1:2]
 
+    def slopes(self, values: Any, weight: Any, jacobian: Jacobian) -> Any:
+        return jnp.zeros_like(values)
+
     def pin(self, factor: Array, weight: Array, jacobian: Jacobian) -> Array:
         return factor.at[:, 1].set(0.0)
 
@@ -192,10 +203,13 @@ class BlockDiagonal(Structure):
             return observed
         return observed - (weight * jacobian)[:, None, None] * factor[:, :, 0:1]
 
-    def pin(self, factor: Array, weight: Array, jacobian: Jacobian) -> Array:
+    def slopes(self, values: Any, weight: Any, jacobian: Jacobian) -> Any:
         if jacobian is None:
-            return factor.at[:, :, 1].set(0.0)
-        return factor.at[:, :, 1].set((weight * jacobian)[:, None] * factor[:, :, 0])
+            return jnp.zeros_like(values)
+        return (weight * jacobian)[:, None] * values
+
+    def pin(self, factor: Array, weight: Array, jacobian: Jacobian) -> Array:
+        return factor.at[:, :, 1].set(self.slopes(factor[:, :, 0], weight, jacobian))
 
     def std(self, columns: Array) -> Array:
         return norm(columns)
@@ -254,14 +268,18 @@ class Dense(Structure):
             return slopes - values * (weight * jacobian)
         return slopes - weight * (values @ jacobian.T)
 
-    def pin(self, factor: Array, weight: Array, jacobian: Jacobian) -> Array:
-        values = factor[:, : self.d]
+    def from_columns(self, columns: list[Any]) -> Any:
+        return np.concatenate(columns, axis=-1)
+
+    def slopes(self, values: Any, weight: Any, jacobian: Jacobian) -> Any:
         if jacobian is None:
-            slopes = jnp.zeros_like(values)
-        elif jacobian.ndim == 1:
-            slopes = values * (weight * jacobian)
-        else:
-            slopes = weight * (values @ jacobian.T)
+            return jnp.zeros_like(values)
+        if jacobian.ndim == 1:
+            return values * (weight * jacobian)
+        return weight * (values @ jacobian.T)
+
+    def pin(self, factor: Array, weight: Array, jacobian: Jacobian) -> Array:
+        slopes = self.slopes(factor[:, : self.d], weight, jacobian)
         return factor.at[:, self.d : 2 * self.d].set(slopes)
 
     def select(self, factor: Array, derivative: Any) -> Array:

@@ -10,6 +10,7 @@ from jaxtyping import Array
 from probode import loop
 from probode.control import ConstantStep, Control, ControlState, GridSteps, PControl, PIControl
 from probode.diffusion import Evidence
+from probode.gaussian import pack as triangle
 from probode.initial import Initialization
 from probode.loop import Counts, Rows, Solve
 from probode.precision import is_traced, on_host
@@ -77,6 +78,12 @@ class Layout:
         t = np.asarray(rows.t)  # the first number of each
         strides = t.strides[0], t.itemsize
         return np.lib.stride_tricks.as_strided(t, (len(t), self.row), strides)
+
+    def buffer(self, rows: Rows) -> np.ndarray:
+        """The memory of rows (with square factors) that were made elsewhere."""
+        count = len(rows.t)
+        parts = (rows.t, rows.h, rows.scale, rows.mean, triangle(rows.factor))
+        return np.concatenate([np.reshape(x, (count, -1)) for x in parts], axis=1).reshape(-1)
 
     def _rows(self, table: Any, factor_shape: tuple[int, ...]) -> Rows:
         scale = table[:, 2 : 2 + self.scales]
@@ -203,8 +210,9 @@ def begin(
 def pack(method: Method, solve: Solve) -> Array:
     """A solve as one vector (its prediction is filled in by the kernel)."""
     control, evidence, layout = solve.control, solve.evidence, layout_of(method)
+    xp: Any = np if on_host(solve.status) else jnp
     parts = [
-        jnp.zeros(1 + layout.mean),
+        xp.zeros(1 + layout.mean),
         control.h,
         control.error,
         control.accepted,
@@ -213,16 +221,16 @@ def pack(method: Method, solve: Solve) -> Array:
         solve.counts.attempted,
         solve.counts.accepted,
         solve.reference,
-        jnp.zeros(2),
+        xp.zeros(2),
         evidence.steps,
         evidence.squares,
         evidence.log_det,
         evidence.terms,
-        jnp.zeros(layout.between),
+        xp.zeros(layout.between),
         solve.state.t,
         solve.state.h,
         solve.scale,
         solve.state.mean,
         solve.state.factor,
     ]
-    return jnp.concatenate([jnp.ravel(part).astype(float) for part in parts])
+    return xp.concatenate([xp.ravel(part).astype(float) for part in parts])
