@@ -253,7 +253,7 @@ def solve_all(given: Fallback, monitor: Monitor) -> tuple[Solve, Status, Kept]:
     def fill(solve: Solve, attempts: int, wanted: int) -> tuple[Solve, Chunk]:
         crossed = _across(given, solve, _begun)
         if crossed is not None:
-            return crossed[1], Chunk(crossed[0], np.asarray(1))  # type: ignore[arg-type]
+            return crossed[1], Chunk.of(crossed[0])
         wanted, field = min(wanted, rows), given.inputs.field
         until = restarts.until(solve.state.t, t1)
         following, chunk = jax.block_until_ready(
@@ -402,6 +402,8 @@ def solve_saving(
     def chunk(carry: Saving, attempts: int) -> Saving:
         field = given.inputs.field
         crossed = _across(given, jax.tree.map(np.asarray, carry.solve), _begun)
+        if crossed is not None and len(crossed[0].t) == 1:
+            return dataclasses.replace(carry, solve=crossed[1])
         if crossed is not None:
             return cross_saving(method, field, control, carry, *crossed, t1, save_at)
         until = given.restarts.until(carry.solve.state.t, t1)

@@ -366,9 +366,9 @@ def _solve_on_host(
         crossed = cross(jax.tree.map(np.asarray, solve))
         if crossed is not None:
             rows, following = crossed
-            settings = pieces_for(method, control, float(restarts.until(rows.t[1], t1)))[1]
+            settings = pieces_for(method, control, float(restarts.until(rows.t[-1], t1)))[1]
             waiting[int(following.counts.attempted)] = pieces.ask(settings, following)
-            return following, Chunk(rows, np.asarray(1))  # type: ignore[arg-type]
+            return following, Chunk.of(rows)
         settings = pieces_for(method, control, until)[1]
         request, kept = steps(pieces, settings, field, waiting[now], attempts, min(wanted, most))
         packed = np.repeat(kept[-1][None], most + 1, axis=0)

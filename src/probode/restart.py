@@ -101,7 +101,12 @@ def across(method: Method, solve: Solve, begun: Solve, jacobian: Any) -> tuple[R
     """The two rows of a step across to where a solve has ``begun`` anew, and the solve after it.
 
     It goes on without a memory of the noise of the step, which says nothing of the next one's.
+    Where f is not finite on the other side the solve ends, with a single row: no step.
     """
+    if int(begun.status) == Status.START_NOT_FINITE:
+        ended: Any = np.full_like(begun.status, Status.NOT_FINITE.value)
+        rows: Any = jax.tree.map(lambda x: np.asarray(x)[None], Rows.of(solve))
+        return rows, replace(solve, status=ended)
     structure, prior = method.structure, method.prior
     # In NumPy: as operations of JAX's, each would be compiled.
     left, right = jax.tree.map(np.asarray, (solve.state, begun.state))
@@ -128,16 +133,12 @@ def across(method: Method, solve: Solve, begun: Solve, jacobian: Any) -> tuple[R
     scale: Any = _noise(method, _BEYOND_THE_JUMP * jump, std / abs(coords[0]))
 
     counts: Any = [np.asarray(count + 1) for count in solve.counts]
-    status: Any = begun.status
-    if int(status) == Status.START_NOT_FINITE:
-        status = np.full_like(status, Status.NOT_FINITE.value)
     following = replace(
         begun,
         state=State(right.t, h, mean, factor),
         scale=0.0 * scale,
         evidence=solve.evidence,
         counts=Counts(*counts),
-        status=status,
         reference=solve.reference,
     )
     ends = Rows.of(solve), Rows.of(replace(following, scale=scale))

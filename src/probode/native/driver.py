@@ -165,10 +165,11 @@ def packed(method: Method, solve: Solve) -> Carry:
 
 
 def packed_step(method: Method, rows: Rows, following: Solve) -> tuple[Carry, NativeChunk]:
-    """A step that was made elsewhere: two rows, and the solve after it."""
+    """A step that was made elsewhere: two rows (one: no step), and the solve after it."""
     layout = layout_of(method)
     buffer = layout.buffer(rows)
-    chunk = NativeChunk(layout.rows(buffer, 1), 1, buffer, layout.without_control)
+    steps = len(rows.t) - 1
+    chunk = NativeChunk(layout.rows(buffer, steps), steps, buffer, layout.without_control)
     return packed(method, following), chunk
 
 
