@@ -23,7 +23,7 @@ import numpy as np
 
 from probode.switches import Switches, Timed, Walk, multiples, within
 
-_MOST_CALLS = 256
+_MOST_CALLS, _ALONG = 256, 32
 _GOLDEN = 0.6180339887498949
 _COMPARISONS = {name: getattr(operator, name) for name in ("__lt__", "__le__", "__gt__", "__ge__")}
 _NUMBERS = (int, float, np.number)
@@ -44,14 +44,16 @@ class Clock:
         self._walk, self._arguments = Walk(min(t0, t1), max(t0, t1)), arguments
         self._function, self._noted, self._calls = function, set[Any](), 0
         self._watched = with_followed_math(function)
-        self._holds = True
-        self._start = t0
+        self._holds, self._start = True, t0
+        self.met = False
+        """Whether anything was done with ``t``."""
+        self._first: np.ndarray | None = None
 
     @property
     def switches(self) -> Switches:
         """What is known now."""
-        compares = bool(self._noted)
-        return self._walk.found(finely=not (compares and self._holds) and branches(self._function))
+        followed = bool(self._noted) and self._holds
+        return self._walk.found(finely=not followed and self.met and branches(self._function))
 
     @np.errstate(all="ignore")
     def follow(self, y: np.ndarray) -> None:
@@ -72,8 +74,11 @@ class Clock:
     @np.errstate(all="ignore")
     def follow_along(self, t: np.ndarray, y: np.ndarray) -> bool:
         """Call the function at states of a solution; whether that shows switches not known yet."""
-        before, some = len(self.times), np.linspace(0, len(t) - 1, min(len(t), 64)).astype(int)
-        for i in some if self._holds else ():
+        reads_time = self.met or _reads_its_first(self._function)
+        if not (self._holds and reads_time and branches(self._function)):
+            return False
+        before = len(self.times)
+        for i in np.linspace(0, len(t) - 1, min(len(t), _ALONG)).astype(int):
             self._call(float(t[i]), y[i])
         return len(self.times) > before
 
@@ -88,12 +93,15 @@ class Clock:
         try:
             value = np.asarray(self._watched(time, y.copy(), *self._arguments), float)
             plain = np.asarray(self._function(t, y.copy(), *self._arguments), float)
-            self._holds = bool(np.array_equal(value, plain, equal_nan=True))
+            self._holds &= bool(np.array_equal(value, plain, equal_nan=True))
+            self._first = plain if self._first is None else self._first
+            self.met |= not np.array_equal(plain, self._first, equal_nan=True)
         except Exception:  # one that does not take this for a number
-            self._holds = False
+            self._holds, self.met = False, True
 
     def note(self, key: Any, switches: Callable[[Walk], None]) -> None:
         """Note the switches of an operation, unless it was met before."""
+        self.met = True
         if key not in self._noted:
             self._noted.add(key)
             switches(self._walk)
@@ -148,7 +156,7 @@ class Time(float):
 
     def made(self, value: Any, name: str, operands: Any, linear: bool, rule: Any = None) -> Any:
         """The result of an operation that has no switches of its own."""
-        operate = rule or getattr(operator, name)
+        operate, self.clock.met = rule or getattr(operator, name), True
         if not isinstance(value, float):
             return value
 
@@ -373,6 +381,15 @@ def _contents(cell: Any) -> Any:
         return cell.cell_contents
     except ValueError:  # not assigned yet
         return None
+
+
+def _reads_its_first(function: Any) -> bool:
+    """Whether a function makes use of its first argument, for all that its code says."""
+    if not isinstance(function, types.FunctionType) or function.__code__.co_argcount == 0:
+        return True
+    name = function.__code__.co_varnames[0]
+    code = dis.get_instructions(function.__code__)
+    return any(x.opname.startswith("LOAD") and x.argval == name for x in code)
 
 
 @lru_cache(maxsize=1024)
