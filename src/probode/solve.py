@@ -16,11 +16,12 @@ from probode.base.limits import Limits, in_words
 from probode.base.precision import double_precision, inside_trace, is_traced, on_host
 from probode.base.status import Status
 from probode.engines import in_jax, native
-from probode.engines.fallback import Fallback, Inputs, may_lack_derivatives
+from probode.engines.fallback import Fallback, Inputs, may_lack_derivatives, value_at
 from probode.engines.in_jax import Monitor, one_blas_thread
 from probode.engines.kept import state_bytes, working_bytes
 from probode.filter import loop, saving, smooth
 from probode.filter.control import ConstantStep, Control, GridSteps, PControl, PIControl
+from probode.filter.restart import NO_RESTARTS, Restarts
 from probode.filter.smooth import Marginals
 from probode.filter.solvers import EK1, Solver
 from probode.filter.step import Method
@@ -147,13 +148,13 @@ def solve(
             data = jax.tree.map(jnp.asarray, (field, steps, t0, t1, flat, times, grid))
             field, steps, t0, t1, flat, times, grid = data
         inputs = Inputs(method, solver.initialization, field, steps, t0, t1, flat)
-        found = None
+        found, restarts = None, NO_RESTARTS
         if not traced:
             found = switches(field, float(t0), float(t1))
             if isinstance(steps, PControl):
-                steps = steps.with_stops(found.stops(float(t0), float(t1)), float(t1))
-                inputs = inputs._replace(control=steps)
-        given = Fallback(inputs)
+                start = partial(value_at, field, flat)
+                restarts = Restarts.around(found, float(t0), float(t1), start)
+        given = Fallback(inputs, restarts)
         beside = None
         if calibration != "model" and times is not None:
             beside = Beside(scheme_for(method, False, calibration))
@@ -166,6 +167,7 @@ def solve(
         def finish(path: Path, final: loop.Solve, status: Any, limits: Limits) -> Posterior:
             known = given.inputs
             extra = loop.start_evaluations(known.initialization, steps, solver.order)
+            extra *= 1 + (0 if traced else restarts.passed(final.state.t))
             made = build_posterior(solver, method, shape, steps, path, final, status, extra)
             if not traced:  # the vector field would be carried out of a trace, with its constants
                 problem = Problem(known.field, tuple(given.notes), found)

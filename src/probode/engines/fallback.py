@@ -25,6 +25,7 @@ from probode.base.said import first_time, logger
 from probode.base.status import Status
 from probode.filter.control import Control
 from probode.filter.loop import Solve
+from probode.filter.restart import NO_RESTARTS, Restarts
 from probode.filter.start import Initialization, RungeKuttaStart, TaylorStart
 from probode.filter.step import Method
 from probode.programs.field import Field
@@ -45,8 +46,8 @@ class Inputs(NamedTuple):
 class Fallback:
     """The inputs of a solve, changed on the way where derivatives turn out not to be finite."""
 
-    def __init__(self, inputs: Inputs) -> None:
-        self.inputs = inputs
+    def __init__(self, inputs: Inputs, restarts: Restarts = NO_RESTARTS) -> None:
+        self.inputs, self.restarts = inputs, restarts
         self.notes: list[str] = []
         """What was done instead, in words."""
 
@@ -65,6 +66,29 @@ class Fallback:
             "begun by Runge-Kutta steps instead"
         )
         return True
+
+    @property
+    def outset(self) -> Inputs:
+        """What a solve begins with: it knows the interval until the first step across."""
+        inputs = self.inputs
+        if len(self.restarts.before) == 0:
+            return inputs
+        return inputs._replace(t1=self.restarts.until(inputs.t0, inputs.t1))
+
+    def linearised(self, t: float, y: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+        """``f`` and what the method uses of its Jacobian."""
+        kind, field = self.inputs.method.jacobian, self.inputs.field
+        if kind == "none":
+            return np.asarray(_value(field, t, y)), None
+        f, jacobian = _linearised(kind, field, t, y)
+        return np.asarray(f), np.asarray(jacobian)
+
+    def after(self, t: float, y0: np.ndarray) -> "Fallback":
+        """The same inputs for a solve that starts anew at ``t``; what it says is said here."""
+        end = self.restarts.until(t, self.inputs.t1)
+        anew = Fallback(self.inputs._replace(t0=np.asarray(t), t1=end, y0=y0))
+        anew.notes = self.notes
+        return anew
 
     def goes_on(self, solve: Solve) -> bool:
         """Whether a solve that has stopped should go on, with what the inputs are now."""
@@ -186,6 +210,11 @@ def guarded_jacobian(vector_field: Callable[..., Any], jac: Any) -> Any:
         return jnp.where(jnp.isfinite(matrix), matrix, 0.0)
 
     return guarded
+
+
+def value_at(field: Any, y: np.ndarray, t: float) -> np.ndarray:
+    """``f(t, y)``, however it is evaluated."""
+    return np.asarray(_value(field, t, y))
 
 
 def _value(field: Any, t: float, y: np.ndarray) -> Any:

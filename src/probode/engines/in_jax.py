@@ -35,7 +35,7 @@ from probode.engines.kept import (
 )
 from probode.engines.native import driver
 from probode.engines.native.driver import NativeChunk
-from probode.filter import loop, saving
+from probode.filter import loop, restart, saving
 from probode.filter.loop import Chunk, Solve
 from probode.filter.saving import Saving
 from probode.filter.step import Method
@@ -54,6 +54,7 @@ begin = compiled(1)(loop.begin)
 fill_chunk = compiled(1)(loop.fill_chunk)
 begin_saving = compiled(2, 3, 4)(saving.begin_saving)
 run_saving = compiled()(saving.run_saving)
+cross_saving = compiled()(saving.cross_saving)
 smooth_saved = compiled()(saving.smooth_saved)
 
 
@@ -247,39 +248,70 @@ def _progress(solve: Solve, elapsed: float, shape: tuple[int, ...]) -> Progress:
 def solve_all(given: Fallback, monitor: Monitor) -> tuple[Solve, Status, Kept]:
     """Solve and keep every step; ``given`` are the inputs, with what to do where they fail."""
     method, _, _, control, _, t1, _ = given.inputs
-    rows = capacity(method)
+    rows, restarts = capacity(method), given.restarts
     if native.supports(method, control):
         steps = _native_steps(given, rows, monitor.limits)
         return collect_native(monitor, driver.NOT_BEGUN, steps)
 
     def fill(solve: Solve, attempts: int, wanted: int) -> tuple[Solve, Chunk]:
+        crossed = _across(given, solve, _begun)
+        if crossed is not None:
+            return crossed[1], Chunk.of(crossed[0])
         wanted, field = min(wanted, rows), given.inputs.field
+        until = restarts.until(solve.state.t, t1)
         following, chunk = jax.block_until_ready(
-            fill_chunk(method, rows, field, control, solve, t1, attempts, wanted)
+            fill_chunk(method, rows, field, control, solve, until, attempts, wanted)
         )
-        return revived(following) if given.goes_on(following) else following, chunk
+        return _reviving(given, following, until != t1), chunk
 
     first = 1 if method.structure.factor_shape[-1] > _LARGE_STATE else _FIRST_ATTEMPTS
     return on_host(collect_chunks(monitor, _begun(given), fill, first_attempts=first))
 
 
+def _reviving(given: Fallback, solve: Solve, at_a_stop: bool) -> Solve:
+    """A solve that goes on, where it has ended only for a while."""
+    arrived = at_a_stop and int(solve.status) == Status.SUCCESS
+    return revived(solve) if arrived or given.goes_on(solve) else solve
+
+
+def _across(
+    given: Fallback, solve: Solve, begun: Callable[[Fallback], Solve]
+) -> tuple[loop.Rows, Solve] | None:
+    """The step across a switch, if the solve is right before one."""
+    beyond = given.restarts.beyond(solve.state.t)
+    if beyond is None:
+        return None
+    y, jacobian = restart.landing(given.inputs.method, solve, *beyond, given.linearised)
+    anew = jax.tree.map(np.asarray, begun(given.after(beyond[0], y)))
+    return restart.across(given.inputs.method, solve, anew, jacobian)
+
+
 def _begun(given: Fallback) -> Solve:
-    solve = begin(*given.inputs)
-    return begin(*given.inputs) if given.starts_again(solve) else solve
+    solve = begin(*given.outset)
+    return begin(*given.outset) if given.starts_again(solve) else solve
 
 
 def _native_steps(given: Fallback, rows: int, limits: Limits) -> driver.Fill:
     """Chunks of the kernels, with other steps from where the inputs have changed."""
-    steps = driver.traceable_steps(*given.inputs, rows, limits)
+    restarts = given.restarts
+    steps = driver.traceable_steps(*given.inputs, rows, limits, restarts)
+
+    def begun(anew: Fallback) -> Solve:
+        return _native_steps(anew, rows, limits)(driver.NOT_BEGUN, 0, 1)[0].solve
 
     def fill(carry: driver.Carry, attempts: int, wanted: int) -> tuple[driver.Carry, NativeChunk]:
         nonlocal steps
+        crossed = None if carry.vector is None else _across(given, carry.solve, begun)
+        if crossed is not None:
+            return driver.packed_step(given.inputs.method, *crossed)
+        if carry.vector is None and restarts.beyond(given.inputs.t0) is not None:
+            attempts = 0  # begin only: what follows is a step across
         following, chunk = steps(carry, attempts, wanted)
         if given.starts_again(following.solve):
-            steps = driver.traceable_steps(*given.inputs, rows, limits)
+            steps = driver.traceable_steps(*given.inputs, rows, limits, restarts)
             return fill(carry, attempts, wanted)
         if given.goes_on(following.solve):
-            steps = driver.traceable_steps(*given.inputs, rows, limits)
+            steps = driver.traceable_steps(*given.inputs, rows, limits, restarts)
             following = driver.revived(given.inputs.method, following)
         return following, chunk
 
@@ -379,12 +411,16 @@ def solve_saving(
 
     def chunk(carry: Saving, attempts: int) -> Saving:
         field = given.inputs.field
+        crossed = _across(given, jax.tree.map(np.asarray, carry.solve), _begun)
+        if crossed is not None and len(crossed[0].t) == 1:
+            return dataclasses.replace(carry, solve=crossed[1])
+        if crossed is not None:
+            return cross_saving(method, field, control, carry, *crossed, t1, save_at)
+        until = given.restarts.until(carry.solve.state.t, t1)
         carry = jax.block_until_ready(
-            run_saving(method, field, control, carry, t1, save_at, attempts)
+            run_saving(method, field, control, carry, until, save_at, attempts)
         )
-        if not given.goes_on(carry.solve):
-            return carry
-        return dataclasses.replace(carry, solve=revived(carry.solve))
+        return dataclasses.replace(carry, solve=_reviving(given, carry.solve, until != t1))
 
     def reserve(carry: Saving, pace: float) -> float:
         return _SMOOTHED_POINT * pace * int(carry.count) if keep_kernels else 0.0

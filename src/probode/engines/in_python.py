@@ -20,13 +20,15 @@ from probode.base.compile import compiled
 from probode.base.record import record
 from probode.base.status import Status
 from probode.engines import in_jax, native
+from probode.engines.fallback import revived
 from probode.engines.in_jax import Monitor
 from probode.engines.kept import Kept, capacity
 from probode.engines.native import driver
-from probode.filter import loop
+from probode.filter import loop, restart
 from probode.filter.control import Control, ControlState, PControl
 from probode.filter.first_step import Outset
 from probode.filter.loop import Chunk, Counts, Rows, Solve
+from probode.filter.restart import NO_RESTARTS, Restarts
 from probode.filter.start import (
     MOST_SHORTER,
     RungeKuttaStart,
@@ -103,6 +105,8 @@ class Pieces(NamedTuple):
     """``(settings, packed, evaluation)``: ``f`` followed by ``J``, flat, or by ``f`` again."""
     corrected: Callable[..., Array] | None
     """``(settings, packed, f)`` to ``(accepted, y...)``: where a second evaluation is wanted."""
+    ask: Callable[[Array, Solve], Request]
+    """``(settings, solve)``: where a solve that was changed goes on."""
     unpack_rows: Callable[[np.ndarray], Rows]
     unpack_solve: Callable[[Array], Solve]
 
@@ -161,6 +165,11 @@ def _pieces(tree: Any, shapes: tuple[tuple[int, ...], ...]) -> Pieces:
         return jnp.concatenate([accepted[None].astype(float), solve.state.mean[0]])
 
     @compiled()
+    def ask(settings: Array, solve: Solve) -> Request:
+        method, control, t1 = settings_of(settings)
+        return request(method, control, solve, t1, False)
+
+    @compiled()
     def unpack_rows(packed: Array) -> Rows:
         return jax.vmap(lambda one: Rows.of(_unpack(known, one)))(packed)
 
@@ -169,7 +178,7 @@ def _pieces(tree: Any, shapes: tuple[tuple[int, ...], ...]) -> Pieces:
         return _unpack(known, packed)
 
     twice = known.evaluations == 2
-    return Pieces(begin, advance, corrected if twice else None, unpack_rows, unpack_solve)
+    return Pieces(begin, advance, corrected if twice else None, ask, unpack_rows, unpack_solve)
 
 
 def pieces_for(method: Method, control: Control, t1: float) -> tuple[Pieces, Array]:
@@ -270,12 +279,56 @@ def _start(
 
 
 def steps_on_host(
-    method: Method, field: HostField, control: Control, t0: float, t1: float, y0: np.ndarray
+    method: Method,
+    field: HostField,
+    control: Control,
+    t0: float,
+    t1: float,
+    y0: np.ndarray,
+    restarts: Restarts = NO_RESTARTS,
 ) -> tuple[Callable[[Monitor], tuple[Solve, Status, Kept]], int]:
     """What solves and keeps every step, and the number of evaluations at the start."""
-    end = float(control.next_stop(jnp.asarray(t0), jnp.asarray(t1)))
-    start, control, evaluations = begin_on_host(method, field, control, t0, end, y0)
-    return partial(_solve_on_host, method, field, control, t0, t1, start), evaluations
+    end = float(control.next_stop(jnp.asarray(t0), jnp.asarray(restarts.until(t0, t1))))
+    start, begun, evaluations = begin_on_host(method, field, control, t0, end, y0)
+    cross = partial(_across, method, field, control, t1, restarts)
+    return partial(
+        _solve_on_host, method, field, begun, t0, t1, start, restarts, cross
+    ), evaluations
+
+
+def _across(
+    method: Method,
+    field: HostField,
+    control: Control,
+    t1: float,
+    restarts: Restarts,
+    solve: Solve,
+) -> tuple[Rows, Solve] | None:
+    """The step across a switch, if the solve is right before one: started by Runge-Kutta there."""
+    beyond = restarts.beyond(solve.state.t)
+    if beyond is None:
+        return None
+    t = beyond[0]
+
+    def linearised(t: float, y: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+        f = field.function(t, y)
+        if field.jacobian is None or method.jacobian == "none":
+            return f, None
+        matrix = field.jacobian(t, y, f)
+        wanted = 1 if method.jacobian == "diagonal" else 2
+        return f, np.diagonal(matrix) if matrix.ndim > wanted else matrix
+
+    y, jacobian = restart.landing(method, solve, *beyond, linearised)
+    end = float(control.next_stop(jnp.asarray(t), jnp.asarray(restarts.until(t, t1))))
+    if t == end:  # nothing follows, and f need not exist beyond
+        unknown = np.zeros((method.prior.order - 1, y.size))
+        known: Any = np.concatenate([y[None], field.function(t, y)[None], unknown])
+        start, begun = Start(known, None), control
+    else:
+        start, begun, _ = begin_on_host(method, field, control, t, end, y)
+    pieces, settings = pieces_for(method, begun.without_stops(), end)
+    anew = pieces.unpack_solve(pieces.begin(settings, t, start).packed)
+    return restart.across(method, solve, jax.tree.map(np.asarray, anew), jacobian)
 
 
 def _solve_on_host(
@@ -285,13 +338,27 @@ def _solve_on_host(
     t0: float,
     t1: float,
     start: Start,
+    restarts: Restarts,
+    cross: Callable[[Solve], tuple[Rows, Solve] | None],
     monitor: Monitor,
 ) -> tuple[Solve, Status, Kept]:
     most, kernels = capacity(method), native.supports(method, control)
-    pieces, settings = pieces_for(method, control.without_stops() if kernels else control, t1)
+    if kernels:
+        pieces, settings = pieces_for(method, control.without_stops(), t1)
+    else:
+        pieces, settings = pieces_for(method, control, float(restarts.until(t0, t1)))
     if kernels:
         first = pieces.unpack_solve(pieces.begin(settings, t0, start).packed)
-        fill_native = driver.python_steps(method, *field, control, t1, most, monitor.limits)
+        steps_native = driver.python_steps(
+            method, *field, control, t1, most, monitor.limits, restarts
+        )
+
+        def fill_native(carry: driver.Carry, attempts: int, wanted: int) -> Any:
+            crossed = cross(carry.solve)
+            if crossed is not None:
+                return driver.packed_step(method, *crossed)
+            return steps_native(carry, attempts, wanted)
+
         packed = driver.packed(method, first)
         return in_jax.collect_native(monitor, packed, fill_native)
     # The evaluation that a solve waits for, by the number of attempts it has made: a chunk may have
@@ -302,10 +369,20 @@ def _solve_on_host(
         now = int(solve.counts.attempted)
         for past in [attempted for attempted in waiting if attempted < now]:
             del waiting[past]
+        until = float(restarts.until(solve.state.t, t1))
+        crossed = cross(jax.tree.map(np.asarray, solve))
+        if crossed is not None:
+            rows, following = crossed
+            settings = pieces_for(method, control, float(restarts.until(rows.t[-1], t1)))[1]
+            waiting[int(following.counts.attempted)] = pieces.ask(settings, following)
+            return following, Chunk.of(rows)
+        settings = pieces_for(method, control, until)[1]
         request, kept = steps(pieces, settings, field, waiting[now], attempts, min(wanted, most))
         packed = np.repeat(kept[-1][None], most + 1, axis=0)
         packed[: len(kept)] = kept
         following = pieces.unpack_solve(request.packed)
+        if until != t1 and int(following.status) == Status.SUCCESS:
+            return revived(following), Chunk(pieces.unpack_rows(packed), jnp.asarray(len(kept) - 1))
         waiting[int(following.counts.attempted)] = request
         return following, Chunk(pieces.unpack_rows(packed), jnp.asarray(len(kept) - 1))
 

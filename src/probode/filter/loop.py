@@ -198,6 +198,12 @@ class Chunk(NamedTuple):
     rows: Rows
     steps: Array | int
 
+    @staticmethod
+    def of(rows: Rows) -> "Chunk":
+        """Rows that fill it."""
+        steps: Any = np.asarray(len(rows.t) - 1)
+        return Chunk(rows, steps)
+
 
 def fill_chunk(
     method: Method,

@@ -131,6 +131,26 @@ def run_saving(
     return close(method, while_loop(proceed, body, saving, bound))
 
 
+def cross_saving(
+    method: Method,
+    field: Field,
+    control: Control,
+    saving: Saving,
+    rows: Rows,
+    following: Solve,
+    t1: Array,
+    save_at: Float[Array, " K"],
+) -> Saving:
+    """Take a step across that was made elsewhere: its two rows, and the solve after it."""
+    saving = run_saving(method, field, control, saving, t1, save_at, 0)
+    ended = replace(following, scale=rows.scale[1])
+    tracker = _track(method, field, saving, ended, jnp.asarray(True))
+    saving = replace(saving, solve=ended, tracker=tracker)
+    # The save points on it, and the kernel to its end; with its noise, which is then forgotten.
+    saving = run_saving(method, field, control, saving, t1, save_at, 0)
+    return replace(saving, solve=following)
+
+
 def passed(saving: Saving, t1: Array, save_at: Float[Array, " K"]) -> Array:
     """Whether the last step went past a save point that was not dealt with yet."""
     time = save_at[jnp.minimum(saving.count, save_at.shape[0] - 1)]

@@ -35,7 +35,7 @@ from probode.programs.program import timing
 _LISTED, _COMPILED = 1024, 256
 """Looks at a function that is a list of operations, which costs less than a solve does; and at one
 that XLA has compiled, which may be of any price."""
-_FEWEST_ON_HOST, _PART_ON_HOST = 48, 0.15
+_FEWEST_ON_HOST, _PART_ON_HOST, _MOST_ON_HOST = 48, 0.15, 20_000
 """Looks at a Python function: at least so many, or this part of the evaluations of the solve."""
 _GOLDEN = 0.6180339887498949
 _ALLOWED_TOLERANCES, _ALLOWED_ERRORS = 30.0, 10.0
@@ -86,15 +86,24 @@ def may_depend_on_time(problem: Field | HostProblem) -> bool:
 
 
 def look_between(
-    problem: Field | HostProblem, k: int, nodes: Nodes, extra: np.ndarray, evaluations: int
+    problem: Field | HostProblem,
+    k: int,
+    nodes: Nodes,
+    extra: np.ndarray,
+    evaluations: int,
+    finely: bool = False,
 ) -> Look:
     """Look at ``f`` along the interpolant with contact ``k``, also at the times ``extra``.
 
-    ``evaluations`` is what the solve has cost: a Python function is not asked much more often.
+    ``evaluations`` is what the solve has cost: a Python function is not asked much more often, but
+    ``finely`` if it may switch.
     """
     f, cells = _evaluator(problem)
-    if isinstance(problem, HostProblem):
+    if isinstance(problem, HostProblem) and finely:
+        cells = min(_MOST_ON_HOST, max(2 * cells, evaluations))
+    elif isinstance(problem, HostProblem):
         cells = min(cells, max(_FEWEST_ON_HOST, int(_PART_ON_HOST * evaluations)))
+    if isinstance(problem, HostProblem):
         extra = extra[:cells]
     direction = 1.0 if nodes.t[-1] >= nodes.t[0] else -1.0
     times, i = _places(direction * nodes.t, direction * extra, cells)

@@ -150,5 +150,7 @@ def carry_at_once(
     count = jnp.sum(h != 0.0)
     none = jnp.zeros(h.shape, int)
     done = Transported(e[1:], stages, first[:, -1], second[:, -1], none, none)
-    after = Carry(e[-1], slope, carry.credit + CREDIT * count, carry.steps + count, carry.due)
+    after = Carry(
+        e[-1], slope, carry.credit + CREDIT * count, carry.steps + count, carry.due, h[-1]
+    )
     return after, done, settled & jnp.all(jnp.isfinite(e))

@@ -41,6 +41,9 @@ _WORDS = {
     "the solution varies",
     "between": "between the steps f does something that the steps did not see",
     "long": "so many steps are too long a way for the fast estimate: use calibration='defect'",
+    "switches": "f switches in time more often, or for shorter, than could be followed",
+    "stuck": "the solve ended where its steps became too short: it did not get past a jump or a "
+    "singularity",
     "unchecked": "no step was taken: there is nothing that could have been checked",
     "unfinished": "there was no time to carry the estimate to the end: from there on the bands are "
     "as wide as the solution varies",
@@ -67,6 +70,8 @@ class Looked(NamedTuple):
     """The largest effect of what was seen, in units of what is allowed."""
     where: float = 0.0
     """The time of that."""
+    unresolved: float = 0.0
+    """Whether (one, not zero) there are more switches than steps end at."""
 
     def words(self) -> list[str]:
         """What can be said of the times between the steps."""
@@ -74,7 +79,8 @@ class Looked(NamedTuple):
             return ["f does not depend on t: nothing to look for between the steps"]
         lines = []
         if self.stops:
-            lines.append(f"f switches at {self.stops:.0f} times: steps end there")
+            times = "times: steps end there and the solution starts anew"
+            lines.append(f"f switches at {self.stops:.0f} {times}")
         if self.excess > 1.0:
             lines.append(f"what the steps did not see is near t = {self.where:.4g}; try max_step")
         if not self.probes:
@@ -196,5 +202,7 @@ def judge(signs: np.ndarray, lost: bool, mode: str, looked: Looked | None, steps
         flags.append("unchecked")
     elif looked is not None and not looked.excess <= 1.0:
         flags.append("between")
+    if looked is not None and looked.unresolved:
+        flags.append("switches")
     words = [] if looked is None else looked.words()
     return Diagnosis(tuple(flags), numbers, numbers["size"], mode, tuple(words))

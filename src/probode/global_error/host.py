@@ -165,7 +165,7 @@ def _sweeps(
         y: Any = path.value[m]
         j = problem.jacobian_at(float(path.t[m]), y, problem.function(float(path.t[m]), y))
         diagonal = np.diagonal(j) if j.ndim == 2 else j
-    stages: Any = e + c.nodes[:, None] * (h * carry.slope)
+    stages: Any = carry.guess(np, c.nodes, h)
     most = MOST_SWEEPS if scheme.sweeps > 1 or carry.looks else 1
     ends: list[Any] = []
     changed: Any = 0.0

@@ -71,6 +71,7 @@ def _table(scheme: Scheme, d: int) -> np.ndarray:
         transport.SHRINKS if isinstance(scheme, Newton) else transport.SWEEPS_SHRINK,
         transport.LOOK,
         transport.MOST_SWEEPS,
+        transport.REACH,
     ]
     tables = [c.nodes, *rows_at(scheme.k, tuple(c.nodes.tolist())), c.matrix, c.weights]
     tables += [np.linalg.inv(c.matrix), *(f(x) for x in (shifts, columns, rows) for f in _PARTS)]

@@ -112,7 +112,7 @@ class Sweeps:
             shrinks = now.changed <= SWEEPS_SHRINK * now.before
             return ~settled & shrinks & (now.sweeps < MOST_SWEEPS)
 
-        stages = e + c.nodes[:, None] * (h * carry.slope)
+        stages = carry.guess(jnp, c.nodes, h)
         zero = jnp.zeros(())
         state = sweep(State(stages, e, e, zero, zero, zero, jnp.zeros((), int)))
         first = state.end - e

@@ -51,6 +51,8 @@ MOST_ITERATIONS = 8
 MOST_SWEEPS = 8
 FIRST_CREDIT, CREDIT = 32.0, 0.05
 """Iterations with a Jacobian of their own: so many at once, and so many more for each step."""
+REACH = 1e3
+"""How many times as long as the last step the next one may be, to begin with its slope."""
 ROUNDING = 4 * float(np.finfo(float).eps)
 _TINY = 1e-300
 
@@ -66,16 +68,26 @@ class Carry(NamedTuple):
     """Steps so far."""
     due: Any = 0.0
     """One if the first correction of the last step was not enough, else zero."""
+    h: Any = 0.0
+    """Length of the last step."""
 
     @staticmethod
     def start(xp: Any, d: int) -> "Carry":
         """The initial value has no error."""
-        return Carry(xp.zeros(d), xp.zeros(d), xp.asarray(FIRST_CREDIT), *2 * [xp.asarray(0.0)])
+        return Carry(xp.zeros(d), xp.zeros(d), xp.asarray(FIRST_CREDIT), *3 * [xp.asarray(0.0)])
 
     def after(self, end: Any, h: Any, due: Any, spent: Any = 0.0) -> "Carry":
         """At the end of a step of length ``h``, in which ``spent`` iterations had a Jacobian."""
         credit = self.credit + CREDIT - spent
-        return Carry(end, (end - self.error) / h, credit, self.steps + 1.0, due)
+        return Carry(end, (end - self.error) / h, credit, self.steps + 1.0, due, h)
+
+    def guess(self, xp: Any, nodes: Any, h: Any) -> Any:
+        """Stages of the next step, of length ``h``, if the error went on as over the last one.
+
+        A step across a switch, shorter than any other, says nothing of the next one.
+        """
+        reach = xp.where(xp.abs(h) <= REACH * xp.abs(self.h), h, 0.0)
+        return self.error + nodes[:, None] * (reach * self.slope)
 
     @property
     def looks(self) -> Array:

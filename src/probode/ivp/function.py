@@ -19,6 +19,7 @@ from probode.ivp.jacobian import UserJacobian
 from probode.ivp.options import Options
 from probode.ivp.result import Embedding
 from probode.programs.arithmetic import Guard
+from probode.programs.clock import Clock
 from probode.programs.field import Field, bind
 from probode.programs.finite_differences import finite_difference_jacobian
 from probode.programs.identity import Memory, NoKey, Signature, key_of_arguments, signature_of
@@ -179,6 +180,10 @@ class UserFunction(NamedTuple):
 
         function = guard.over(call)
         return HostField(function, self._host_jacobian(function, guard, n))
+
+    def clock(self, t0: float, t1: float) -> Clock:
+        """What follows ``t`` through the function."""
+        return Clock(self._single(), self.args, t0, t1)
 
     def _single(self) -> Callable[..., Any]:
         """``fun`` for one state in real form."""

@@ -14,13 +14,14 @@ from probode.base.limits import Limits
 from probode.base.precision import double_precision
 from probode.base.status import Status
 from probode.engines import in_jax, in_python
-from probode.engines.fallback import Fallback, Inputs, guarded_on_host
+from probode.engines.fallback import Fallback, Inputs, guarded_on_host, value_at
 from probode.engines.in_jax import Monitor, one_blas_thread
 from probode.engines.kept import Kept
 from probode.engines.progress import with_progress
 from probode.engines.unsteady import stops_where_unsteady
 from probode.filter import loop
 from probode.filter.control import Control, PControl
+from probode.filter.restart import NO_RESTARTS, Restarts
 from probode.filter.solvers import Solver
 from probode.filter.step import Method
 from probode.global_error.host import HostProblem
@@ -37,7 +38,8 @@ from probode.posterior.outcome import Problem
 from probode.posterior.paths import NodePath, Path
 from probode.posterior.posterior import Posterior
 from probode.programs.arithmetic import Guard
-from probode.programs.switches import NONE, stops_before, switches
+from probode.programs.clock import Clock
+from probode.programs.switches import NONE, Switches, stops_before, switches
 from probode.solve import build_posterior
 
 _MOST_REPEATS = 3
@@ -88,8 +90,10 @@ class Task:
         """Solve again with steps that end where a look between the steps saw more than they did."""
         suspects, cost = NONE, dict.fromkeys(done[2], 0)
         for _ in range(_MOST_REPEATS):
-            look = done[0].problem.look
+            look, known = done[0].problem.look, done[0].problem.switches
             if look is None or not look.seen or done[0].status != Status.SUCCESS:
+                break
+            if known is not None and known.unresolved:  # there is more than can be looked for
                 break
             suspects = np.union1d(suspects, look.suspects)
             again = self._solve(solver, control, budget, suspects)
@@ -125,6 +129,9 @@ class Task:
             for way in (*ways, _Driven(self, solver, user)):
                 way.prepare(method, control, y0, suspects)
                 posterior = self._run(way, method, callback, budget)
+                if posterior is not None and way.learns(*_steps_of(posterior.path)):
+                    way.prepare(method, control, y0, suspects)
+                    posterior = self._run(way, method, callback, budget)
                 if posterior is None:
                     return None
                 if traced is None or user.still_holds(traced, *_steps_of(posterior.path)):
@@ -153,7 +160,7 @@ class Task:
         monitor = monitor.bounded(method, options.smooth, calibrating, sparse)
 
         def finish(nodes: Path, final: loop.Solve, status: Any, limits: Limits) -> Posterior:
-            solved = (nodes, final, status, way.start_evaluations, way.path)
+            solved = (nodes, final, status, way.start_evaluations(final.state.t), way.path)
             made = build_posterior(way.solver, method, shape, way.control, *solved)
             made = replace(made, problem=way.problem, is_complex=embedding.is_complex)
             return calibrated(made, made.problem.field, options.calibration, limits)
@@ -185,9 +192,11 @@ class _Way(Protocol):
     def run(self, monitor: Monitor) -> tuple[loop.Solve, Status, Kept]:
         """Take all steps, and keep them."""
 
-    @property
-    def start_evaluations(self) -> int:
-        """Evaluations of the function before the first step."""
+    def learns(self, t: np.ndarray, means: np.ndarray) -> bool:
+        """Whether the steps of a solve show switches that were not known before."""
+
+    def start_evaluations(self, t: Any) -> int:
+        """Evaluations of the function in all starts on the way to ``t``."""
 
     @property
     def problem(self) -> Problem:
@@ -209,19 +218,23 @@ class _Compiled:
         """Steps end where the function switches, too."""
         task, field = self._task, self._traced.field
         self._found = switches(field, task.t0, task.tf)
-        stops = np.concatenate([self._found.times, suspects])
-        self.control = _with_stops(task, control, stops)
-        start = self.solver.initialization
-        inputs = Inputs(method, start, field, self.control, task.t0, task.tf, y0)
-        self._given = Fallback(inputs)
+        value = partial(value_at, field, y0)
+        self.control, restarts = _with_stops(task, control, suspects, self._found, value)
+        start, (t0, t1) = self.solver.initialization, map(np.asarray, (task.t0, task.tf))
+        inputs = Inputs(method, start, field, self.control, t0, t1, y0)
+        self._given = Fallback(inputs, restarts)
 
     def run(self, monitor: Monitor) -> tuple[loop.Solve, Status, Kept]:
         return in_jax.solve_all(self._given, monitor)
 
-    @property
-    def start_evaluations(self) -> int:
-        inputs = self._given.inputs
-        return loop.start_evaluations(inputs.initialization, self.control, self.solver.order)
+    def learns(self, t: np.ndarray, means: np.ndarray) -> bool:
+        return False  # its program says it all
+
+    def start_evaluations(self, t: Any) -> int:
+        given = self._given
+        start = given.inputs.initialization
+        each = loop.start_evaluations(start, self.control, self.solver.order)
+        return each * (1 + given.restarts.passed(t))
 
     @property
     def problem(self) -> Problem:
@@ -235,6 +248,7 @@ class _Driven:
 
     def __init__(self, task: Task, solver: Solver, user: UserFunction) -> None:
         self.solver, self._task, self._user = solver, task, user
+        self._clock: Clock | None = None
 
     def prepare(
         self, method: Method, control: Control, y0: np.ndarray, suspects: np.ndarray
@@ -244,9 +258,14 @@ class _Driven:
         hosted = self._user.on_host(guard, y0.size)
         self._y0, self._said = y0, guard.notes
         self._hosted = hosted._replace(jacobian=guarded_on_host(hosted.jacobian, self._said))
-        self.control = _with_stops(task, control, suspects)
-        self._steps, self.start_evaluations = in_python.steps_on_host(
-            method, self._hosted, self.control, task.t0, task.tf, y0
+        if self._clock is None and np.isfinite(task.tf):
+            self._clock = self._user.clock(task.t0, task.tf)
+            self._clock.follow(y0)
+        self._found = None if self._clock is None else self._clock.switches
+        value = partial(value_at, self._hosted, y0)
+        self.control, self._restarts = _with_stops(task, control, suspects, self._found, value)
+        self._steps, self._evaluations = in_python.steps_on_host(
+            method, self._hosted, self.control, task.t0, task.tf, y0, self._restarts
         )
 
     def run(self, monitor: Monitor) -> tuple[loop.Solve, Status, Kept]:
@@ -255,13 +274,26 @@ class _Driven:
             monitor = monitor._replace(judge=judge)
         return self._steps(monitor)
 
+    def learns(self, t: np.ndarray, means: np.ndarray) -> bool:
+        return self._clock is not None and self._clock.follow_along(t, means[:, 0])
+
+    def start_evaluations(self, t: Any) -> int:
+        return self._evaluations * (1 + self._restarts.passed(t))
+
     @property
     def problem(self) -> Problem:
         again = partial(host_problem, self._user, self._task.t0, self._y0)
-        return Problem(HostProblem(*self._hosted), tuple(self._said), again=again)
+        return Problem(HostProblem(*self._hosted), tuple(self._said), self._found, again=again)
 
 
-def _with_stops(task: Task, control: Control, times: np.ndarray) -> Control:
+def _with_stops(
+    task: Task, control: Control, suspects: np.ndarray, found: Switches | None, value: Any
+) -> tuple[Control, Restarts]:
+    """Steps that end at suspicious times; and steps across the switches."""
     if not isinstance(control, PControl):
-        return control
-    return control.with_stops(stops_before(times, task.t0, task.tf), task.tf)
+        return control, NO_RESTARTS
+    stops = stops_before(np.ravel(suspects), task.t0, task.tf)
+    restarts = NO_RESTARTS
+    if found is not None:
+        restarts = Restarts.around(found, task.t0, task.tf, value)
+    return control.with_stops(stops, task.tf), restarts

@@ -21,9 +21,11 @@ class Part:
         jax.tree_util.register_pytree_node(cls, _flatten, partial(_unflatten, cls))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        # Without what was computed from the fields: other versions may have other names for it.
+        # Without what was computed from the fields, for which other versions may have other names;
+        # a field that they did not have is as by default.
         cls: Any = type(self)
-        self.__dict__.update({name: state[name] for name in _names(cls) if name in state})
+        for name in _names(cls):
+            self.__dict__[name] = state[name] if name in state else getattr(cls, name)
 
 
 @lru_cache(maxsize=256)

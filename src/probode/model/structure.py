@@ -129,6 +129,10 @@ class Structure:
         """The factor with other columns of one derivative."""
         return factor.at[..., derivative].set(columns)
 
+    def from_columns(self, columns: list[Any]) -> Any:
+        """The factor whose columns of all derivatives are these: inverse of :meth:`select`."""
+        return np.stack(columns, axis=-1)
+
     def std(self, columns: Array) -> Array:
         """Marginal standard deviations ``(..., d)`` from the columns of one derivative."""
         raise NotImplementedError
@@ -219,10 +223,10 @@ class BlockDiagonal(Structure):
         return jnp.broadcast_to(scale, (self.d,))[:, None, None] * factor
 
     def times(self, columns: Array, block: Any) -> Array:
-        return columns * jnp.asarray(block)[..., None]
+        return columns * (block[..., None] if np.ndim(block) else block)
 
     def divided(self, columns: Array, block: Any) -> Array:
-        return columns / jnp.asarray(block)[..., None]
+        return columns / (block[..., None] if np.ndim(block) else block)
 
     def std(self, columns: Array) -> Array:
         return norm(columns)
@@ -282,15 +286,18 @@ class Dense(Structure):
         return columns
 
     def times(self, columns: Array, block: Any) -> Array:
-        return columns @ block.T if jnp.ndim(block) == 2 else columns * block
+        return columns @ block.T if np.ndim(block) == 2 else columns * block
 
     def divided(self, columns: Array, block: Any) -> Array:
-        if jnp.ndim(block) == 2:
+        if np.ndim(block) == 2:
             return jnp.linalg.solve(block, columns.T).T
         return columns / block
 
     def _put(self, factor: Array, derivative: int, columns: Array) -> Array:
         return factor.at[..., derivative * self.d : (derivative + 1) * self.d].set(columns)
+
+    def from_columns(self, columns: list[Any]) -> Any:
+        return np.concatenate(columns, axis=-1)
 
     def select(self, factor: Array, derivative: Any) -> Array:
         if isinstance(derivative, int):

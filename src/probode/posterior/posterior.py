@@ -298,7 +298,8 @@ class Posterior(Views):
         extra = np.zeros(0) if problem.switches is None else problem.switches.tables
         nodes = Nodes(t, means, np.abs(np.asarray(made.error)), tolerance)
         asked = int(self.stats.f_evaluations) + int(made.f_evaluations)
-        look = look_between(problem.field, made.contact, nodes, extra, asked)
+        finely = problem.switches is not None and problem.switches.finely
+        look = look_between(problem.field, made.contact, nodes, extra, asked, finely)
         return replace(self, problem=problem.seen(look)).with_looked(*look.numbers)
 
     def with_looked(self, *numbers: float) -> "Posterior":
@@ -308,7 +309,9 @@ class Posterior(Views):
         """
         switches, made = self.problem.switches, self._calibrated("with_looked")
         depends, stops = (True, 0) if switches is None else switches.numbers
-        looked: Any = np.array(Looked(depends, stops, *numbers), float)
+        known = Looked(depends, stops, *numbers)
+        known = known._replace(unresolved=switches is not None and switches.unresolved)
+        looked: Any = np.array(known, float)
         return replace(self, calibration=replace(made, looked=looked))
 
     def with_calibration(self, made: Calibration) -> "Posterior":
@@ -356,6 +359,8 @@ class Posterior(Views):
             steps = min(steps, len(self.t) - 1)
         looked = None if made.looked is None else Looked(*np.asarray(made.looked).tolist())
         found = judge(np.asarray(made.signs), lost, made.mode, looked, steps)
+        if int(np.max(self.status_code)) == Status.STEP_TOO_SMALL:
+            found = dataclasses.replace(found, flags=(*found.flags, "stuck"))
         if "calibration" in self.missing:
             others = tuple(flag for flag in found.flags if flag != "lost")
             found = dataclasses.replace(found, flags=(*others, "unfinished"))

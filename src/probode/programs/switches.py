@@ -40,6 +40,8 @@ _MOST = 10_000
 _MOST_OF_A_TABLE = 200
 """Entries of a table to stop at; the steps of a solver pass over finer ones."""
 _SAMPLES = 2048
+_SAMPLED_WELL = 3
+"""Samples between two changes, to be sure that none was missed."""
 _BISECTIONS = 60
 _MARGIN = 8.0 * float(np.finfo(float).eps)
 """Part of the larger end of the interval by which steps end before a switch: less than the shortest
@@ -57,30 +59,36 @@ class Switches(NamedTuple):
     """To stop at, in increasing order."""
     tables: np.ndarray
     """Entries of tables that are too fine to stop at all of them."""
+    unresolved: bool = False
+    """Whether there are more switches than these: too many, or too short for the samples."""
+    finely: bool = False
+    """Whether there may be others that nothing is known of: to be looked for at many times."""
+    at_ends: tuple[bool, bool] = (False, False)
+    """Whether there is a switch at the lower, and at the upper end of the interval."""
 
     @property
     def numbers(self) -> tuple[bool, int]:
         """Whether the function depends on time, and how often it switches."""
         return self.depends_on_time, len(self.times)
 
-    def stops(self, t0: float, t1: float) -> np.ndarray:
-        """Where steps are to end: right before the switches, in the order of integration.
-
-        Right *at* a switch the function may already be what it is afterwards.
-        """
-        return stops_before(self.times, t0, t1)
-
 
 def stops_before(times: np.ndarray, t0: float, t1: float) -> np.ndarray:
-    """Ends of steps right before these times, those between ``t0`` and ``t1``, in their order."""
+    """Ends of steps right before these times, those between ``t0`` and ``t1``, in their order.
+
+    Right *at* a switch the function may already be what it is afterwards.
+    """
     if len(times) == 0:
         return NONE
-    direction = 1.0 if t1 >= t0 else -1.0
-    margin = _MARGIN * max(abs(t0), np.max(np.abs(times), initial=0.0))
+    direction, margin = 1.0 if t1 >= t0 else -1.0, margin_of(times, t0)
     before = np.unique(direction * np.asarray(times, float)) - margin
     before = before[np.diff(before, prepend=-np.inf) > 4.0 * margin]
     inside = (before > direction * t0 + 4.0 * margin) & (before < direction * t1 - 4.0 * margin)
     return direction * before[inside]
+
+
+def margin_of(times: np.ndarray, t0: float) -> float:
+    """How long before (and after) a switch its side is sure, in spite of rounding."""
+    return _MARGIN * float(max(abs(t0), np.max(np.abs(times), initial=0.0)))
 
 
 def switches(field: Field, t0: float, t1: float) -> Switches:
@@ -88,16 +96,13 @@ def switches(field: Field, t0: float, t1: float) -> Switches:
     kind = timing(field.program)
     if not kind.switches or not np.isfinite(t1):
         return Switches(kind.depends, NONE, NONE)
-    walk = _Walk(min(t0, t1), max(t0, t1))
+    walk = Walk(min(t0, t1), max(t0, t1))
     known = [_Known(value) for value in field.constants]
     arguments = [_Known(value) for value in field.args]
-    inputs = [_Timed(lambda t: t, linear=True), _STATE, *arguments]
+    inputs = [Timed(lambda t: t, linear=True), _STATE, *arguments]
     with np.errstate(all="ignore"):
         walk.run(field.program.jaxpr, known, inputs)
-    tables = walk.inside(walk.tables)
-    if len(tables) > _MOST_OF_A_TABLE:
-        return Switches(True, walk.inside(walk.times), tables)
-    return Switches(True, walk.inside([*walk.times, *tables]), NONE)
+    return walk.found()
 
 
 class _Known:
@@ -113,7 +118,7 @@ class _Known:
         return np.asarray(self._value)
 
 
-class _Timed(NamedTuple):
+class Timed(NamedTuple):
     """A function of ``t`` alone: from times ``(N,)`` to values ``(N, ...)``; ``None``: unknown."""
 
     at: Callable[[np.ndarray], np.ndarray] | None
@@ -121,7 +126,7 @@ class _Timed(NamedTuple):
     """Whether it is a straight line between any two neighbouring switches."""
 
 
-def _at(x: "_Known | _Timed", t: np.ndarray) -> np.ndarray:
+def _at(x: "_Known | Timed", t: np.ndarray) -> np.ndarray:
     """Values at all times, or one for all of them."""
     if isinstance(x, _Known):
         return x.value[None]
@@ -133,18 +138,28 @@ _STATE = object()
 """What depends on ``y``."""
 
 
-class _Walk:
+class Walk:
     """A program on an interval, and the switches found in it."""
 
     def __init__(self, low: float, high: float) -> None:
         self.low, self.high = low, high
         self.times: list[float] = []
         self.tables: list[float] = []
+        self.unresolved = False
 
     def inside(self, times: Sequence[float]) -> np.ndarray:
         """The times within the interval (at its ends rounding has the say), each once."""
         unique, margin = np.unique(np.asarray(times, float)), _MARGIN * (self.high - self.low)
         return unique[(unique > self.low + margin) & (unique < self.high - margin)]
+
+    def found(self, finely: bool = False) -> Switches:
+        """All switches, and the tables that are too fine to stop at."""
+        times, tables = self.inside(self.times), self.inside(self.tables)
+        if len(tables) <= _MOST_OF_A_TABLE:
+            times, tables = self.inside([*times, *tables]), NONE
+        near = _MARGIN * (self.high - self.low)
+        ends = [any(abs(t - end) <= near for t in self.times) for end in (self.low, self.high)]
+        return Switches(True, times, tables, self.unresolved, finely, (ends[0], ends[1]))
 
     def run(self, jaxpr: Any, constants: list[Any], inputs: list[Any]) -> list[Any]:
         """The results of a program."""
@@ -162,12 +177,12 @@ class _Walk:
     def _apply(self, equation: Any, operands: list[Any]) -> list[Any]:
         count, name = len(equation.outvars), equation.primitive.name
         inner = called_program(equation)
-        if equation.params.get("name") == "searchsorted" and isinstance(operands[1], _Timed):
+        if equation.params.get("name") == "searchsorted" and isinstance(operands[1], Timed):
             if isinstance(operands[0], _Known) and operands[1].linear:
-                self._cross(
-                    operands[1], lambda low, high: _within(operands[0].value, low, high), True
+                self.cross(
+                    operands[1], lambda low, high: within(operands[0].value, low, high), True
                 )
-            return [_Timed(None)] * count
+            return [Timed(None)] * count
         if inner is not None:
             return self.run(inner.jaxpr, [_Known(c) for c in inner.consts], operands)
         if all(isinstance(x, _Known) for x in operands):
@@ -177,12 +192,12 @@ class _Walk:
         self._note(name, equation, operands)
         return [self._result(name, equation, operands)] * count
 
-    def _result(self, name: str, equation: Any, operands: list[Any]) -> _Timed:
+    def _result(self, name: str, equation: Any, operands: list[Any]) -> Timed:
         """An operation on functions of time."""
         rule = _TAKING_ALL_TIMES.get(name) or (OPERATIONS[name] if name in ENTRYWISE else None)
-        unknown = any(isinstance(x, _Timed) and x.at is None for x in operands)
+        unknown = any(isinstance(x, Timed) and x.at is None for x in operands)
         if rule is None or unknown:
-            return _Timed(None)
+            return Timed(None)
         shapes = [np.shape(atom.aval) for atom in equation.invars]
         rank = max(map(len, shapes))
 
@@ -197,39 +212,39 @@ class _Walk:
             result: np.ndarray = rule(equation.params, *rows)
             return result
 
-        moving = [x for x in operands if isinstance(x, _Timed)]
+        moving = [x for x in operands if isinstance(x, Timed)]
         linear = all(x.linear for x in moving) and (
             name in _LINEAR
             or (name == "mul" and len(moving) == 1)
             or (name == "div" and isinstance(operands[1], _Known))
         )
-        return _Timed(_remembering(at), linear)
+        return Timed(_remembering(at), linear)
 
     def _note(self, name: str, equation: Any, operands: list[Any]) -> None:
         """The switches of an operation on functions of time."""
         if name not in SWITCHING or keeps_fractions(equation):
             return
-        linear = all(x.linear for x in operands if isinstance(x, _Timed))
+        linear = all(x.linear for x in operands if isinstance(x, Timed))
         if not linear:
-            self._sample(self._result(name, equation, operands))
+            self.sample(self._result(name, equation, operands))
         elif name == "clamp":
             low, x, high = operands
             for bound in (low, high):
-                self._cross(self._difference(equation, x, bound), _zero)
+                self.cross(self._difference(equation, x, bound), zero)
         elif name in ("abs", "sign"):
-            self._cross(operands[0], _zero)
+            self.cross(operands[0], zero)
         elif name in LEVELS:
             unit, shift = 1.0, 0.5 if name == "round" else 0.0
             if name == "rem":
                 if not isinstance(operands[1], _Known) or operands[1].value.size != 1:
                     return
                 unit = abs(float(operands[1].value.reshape(())))
-            self._cross(operands[0], lambda low, high: _multiples(unit, shift, low, high))
+            self.cross(operands[0], lambda low, high: multiples(unit, shift, low, high))
         else:
-            self._cross(self._difference(equation, *operands), _zero)
+            self.cross(self._difference(equation, *operands), zero)
 
     @staticmethod
-    def _difference(equation: Any, a: Any, b: Any) -> _Timed:
+    def _difference(equation: Any, a: Any, b: Any) -> Timed:
         def at(t: np.ndarray) -> np.ndarray:
             left, right = (_at(x, t) for x in (a, b))
             rank = max(left.ndim, right.ndim)
@@ -238,11 +253,11 @@ class _Walk:
             )
             return left.astype(float) - right.astype(float)
 
-        known = not any(isinstance(x, _Timed) and x.at is None for x in (a, b))
-        return _Timed(at if known else None, True)
+        known = not any(isinstance(x, Timed) and x.at is None for x in (a, b))
+        return Timed(at if known else None, True)
 
-    def _cross(
-        self, x: _Timed, levels: Callable[[float, float], np.ndarray], table: bool = False
+    def cross(
+        self, x: Timed, levels: Callable[[float, float], np.ndarray], table: bool = False
     ) -> None:
         """Note where a piecewise linear function crosses one of its levels."""
         if x.at is None:
@@ -259,7 +274,9 @@ class _Walk:
             if len(crossed) == 0:
                 continue
             t = first[i] + (crossed - a[i, j]) / slope[i, j]
-            t = t[(t > ends[i]) & (t < ends[i + 1])]
+            # At its ends belongs to the next; but there is none beyond the interval.
+            after = t >= self.low if i == 0 else t > ends[i]
+            t = t[after & (t <= self.high if i == len(slope) - 1 else t < ends[i + 1])]
             if t.size and len(found) < _MOST:  # once more from nearby, for the last digits
                 k = np.argmin(np.abs(crossed[:, None] - a[i, j] - slope[i, j] * (t - first[i])), 0)
                 value = np.reshape(x.at(t), (len(t), -1))[:, j].astype(float)
@@ -267,8 +284,10 @@ class _Walk:
                 found += t.tolist()
         if len(found) < _MOST:
             (self.tables if table else self.times).extend(found)
+        else:
+            self.unresolved = True
 
-    def _sample(self, x: _Timed) -> None:
+    def sample(self, x: Timed) -> None:
         """Note where a function of time with few values changes, as far as samples show."""
         if x.at is None:
             return
@@ -289,6 +308,8 @@ class _Walk:
             same = np.all(value(middle) == before, axis=1)
             low, high = np.where(same, middle, low), np.where(same, high, middle)
         self.times.extend(high.tolist())
+        # What is over within a cell or two may also have come and gone within one.
+        self.unresolved |= bool(np.any(np.diff(changed) < _SAMPLED_WELL))
 
 
 def _computed_later(equation: Any, operands: list[_Known]) -> list[_Known]:
@@ -318,19 +339,22 @@ def _remembering(function: Callable[[np.ndarray], np.ndarray]) -> Callable[..., 
     return remembered
 
 
-def _zero(low: float, high: float) -> np.ndarray:
+def zero(low: float, high: float) -> np.ndarray:
+    """The level zero."""
     return np.zeros(1)
 
 
-def _within(table: np.ndarray, low: float, high: float) -> np.ndarray:
+def within(table: np.ndarray, low: float, high: float) -> np.ndarray:
+    """The entries of a table between two numbers."""
     return table[(table >= low) & (table <= high)]
 
 
-def _multiples(unit: float, shift: float, low: float, high: float) -> np.ndarray:
+def multiples(unit: float, shift: float, low: float, high: float) -> np.ndarray:
+    """``unit (k + shift)`` between two numbers, but no more of them than are ever used."""
     first, last = np.ceil(low / unit - shift), np.floor(high / unit - shift)
-    if not 0 <= last - first < _MOST:
+    if not last >= first:
         return NONE
-    return unit * (np.arange(first, last + 1) + shift)
+    return unit * (first + np.arange(min(last - first + 1, _MOST)) + shift)
 
 
 def _broadcast(params: Any, x: np.ndarray) -> np.ndarray:

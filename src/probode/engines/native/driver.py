@@ -12,6 +12,7 @@ from jaxtyping import Array
 
 from probode.base.compile import compiled, turn
 from probode.base.limits import Limits
+from probode.base.precision import on_host
 from probode.base.status import Status
 from probode.engines.native.layout import begin, layout_of, pack, settings
 from probode.engines.native.library import address, load
@@ -20,6 +21,7 @@ from probode.engines.native.memory import take
 from probode.engines.native.tape import evaluate
 from probode.filter.control import Control
 from probode.filter.loop import Rows, Solve
+from probode.filter.restart import NO_RESTARTS, Restarts
 from probode.filter.smooth import Marginals
 from probode.filter.start import Initialization
 from probode.filter.step import Method
@@ -65,13 +67,16 @@ def traceable_steps(
     y0: Any,
     capacity: int,
     limits: Limits,
+    restarts: Restarts = NO_RESTARTS,
 ) -> Fill:
     """Chunks of at most ``capacity`` steps with a traced vector field: listed, or compiled.
 
-    With ``capacity`` zero no step is kept: memory for the current state only.
+    With ``capacity`` zero no step is kept: memory for the current state only. A chunk ends where a
+    step across begins.
     """
     # Stops are for the steps: the start knows the first of them as the end.
-    end, plain = control.next_stop(t0, t1), control.without_stops()
+    end = control.next_stop(t0, t1 if len(restarts.before) == 0 else restarts.until(t0, t1))
+    plain = control.without_stops()
     layout, inputs = layout_of(method), (field, plain, t0, end, y0)
     lists = lists_of(method, initialization, field, plain, end)
 
@@ -79,7 +84,9 @@ def traceable_steps(
         keep = min(wanted, capacity) if capacity else wanted
         last = int(carry.solve.counts.attempted) + attempts
         seconds = limits.share(CHUNK_SECONDS)
-        given = settings(method, control, t1, capacity > 0, keep, last, seconds)
+        t = t0 if carry.vector is None else carry.solve.state.t
+        until = t1 if len(restarts.before) == 0 else restarts.until(t, t1)
+        given = settings(method, control, until, capacity > 0, keep, last, seconds)
         if lists is not None:
             state, buffer = np.empty(layout.state), take((capacity + 1) * layout.row)
             if carry.vector is not None:
@@ -89,13 +96,13 @@ def traceable_steps(
             else:
                 state[:] = _begin(method, initialization, *inputs)
             lists.run(given, state, buffer)
-            return _after(method, state, buffer, given)
+            return _after(method, state, buffer, given, until != t1)
         begun = carry.vector is not None
         vector = carry.vector if begun else np.zeros(layout.state)
         with turn(alone=field.calls_libraries):
             outcome = _steps(method, initialization, capacity, *inputs, given, begun, vector)
             state, buffer = (np.asarray(x) for x in outcome)
-        return _after(method, state, buffer, given)
+        return _after(method, state, buffer, given, until != t1)
 
     return fill
 
@@ -108,6 +115,7 @@ def python_steps(
     t1: float,
     capacity: int,
     limits: Limits,
+    restarts: Restarts = NO_RESTARTS,
 ) -> Fill:
     """Chunks of steps with a vector field that only Python can evaluate."""
     library, layout = load(), layout_of(method)
@@ -120,7 +128,8 @@ def python_steps(
         vector, buffer = carry.vector.copy(), take((capacity + 1) * layout.row)
         last = int(carry.solve.counts.attempted) + attempts
         seconds = limits.share(CHUNK_SECONDS)
-        given = settings(method, control, t1, True, min(wanted, capacity), last, seconds)
+        until = restarts.until(carry.solve.state.t, t1)
+        given = settings(method, control, until, True, min(wanted, capacity), last, seconds)
         open_chunk, advance = library.probode_open, library.probode_advance
         memory = [address(x) for x in (given, vector, buffer, f, matrix)]
         y = vector[1 : 1 + layout.d]
@@ -132,24 +141,36 @@ def python_steps(
                 value = jacobian(t, y, slope)
                 matrix[...] = np.diagonal(value) if value.ndim > matrix.ndim else value
             go = advance(*memory)
-        return _after(method, vector, buffer, given)
+        return _after(method, vector, buffer, given, until != t1)
 
     return fill
 
 
 def _after(
-    method: Method, vector: np.ndarray, buffer: np.ndarray, given: np.ndarray
+    method: Method, vector: np.ndarray, buffer: np.ndarray, given: np.ndarray, goes_on: bool
 ) -> tuple[Carry, NativeChunk]:
     layout = layout_of(method)
     steps = layout.steps(vector)
+    if goes_on and int(layout.solve(vector).status) == Status.SUCCESS:
+        vector = vector.copy()
+        layout.revive(vector)
     chunk = NativeChunk(layout.rows(buffer, steps), steps, buffer, given)
     return Carry(vector, layout.solve(vector)), chunk
 
 
 def packed(method: Method, solve: Solve) -> Carry:
     """A solve that was begun elsewhere."""
-    vector = np.array(_pack(method, solve))
+    vector = np.array((pack if on_host(solve.status) else _pack)(method, solve))
     return Carry(vector, layout_of(method).solve(vector))
+
+
+def packed_step(method: Method, rows: Rows, following: Solve) -> tuple[Carry, NativeChunk]:
+    """A step that was made elsewhere: two rows (one: no step), and the solve after it."""
+    layout = layout_of(method)
+    buffer = layout.buffer(rows)
+    steps = len(rows.t) - 1
+    chunk = NativeChunk(layout.rows(buffer, steps), steps, buffer, layout.without_control)
+    return packed(method, following), chunk
 
 
 def revived(method: Method, carry: Carry) -> Carry:

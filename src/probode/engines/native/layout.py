@@ -23,6 +23,7 @@ from probode.filter.smooth import Marginals
 from probode.filter.start import Initialization
 from probode.filter.step import Method, State
 from probode.model.diffusion import Evidence
+from probode.model.gaussian import pack as triangle
 from probode.model.prior import IWP
 from probode.model.structure import BlockDiagonal, Dense, Isotropic
 from probode.programs.field import Field
@@ -86,6 +87,12 @@ class Layout:
         t = np.asarray(rows.t)  # the first number of each
         strides = t.strides[0], t.itemsize
         return np.lib.stride_tricks.as_strided(t, (len(t), self.row), strides)
+
+    def buffer(self, rows: Rows) -> np.ndarray:
+        """The memory of rows (with square factors) that were made elsewhere."""
+        count = len(rows.t)
+        parts = (rows.t, rows.h, rows.scale, rows.mean, triangle(rows.factor))
+        return np.concatenate([np.reshape(x, (count, -1)) for x in parts], axis=1).reshape(-1)
 
     def _rows(self, table: Any, factor_shape: tuple[int, ...]) -> Rows:
         scale = table[:, 2 : 2 + self.scales]
@@ -212,8 +219,9 @@ def begin(
 def pack(method: Method, solve: Solve) -> Array:
     """A solve as one vector (its prediction is filled in by the kernel)."""
     control, evidence, layout = solve.control, solve.evidence, layout_of(method)
+    xp: Any = np if on_host(solve.status) else jnp
     parts = [
-        jnp.zeros(1 + layout.mean),
+        xp.zeros(1 + layout.mean),
         control.h,
         control.error,
         control.accepted,
@@ -222,16 +230,16 @@ def pack(method: Method, solve: Solve) -> Array:
         solve.counts.attempted,
         solve.counts.accepted,
         solve.reference,
-        jnp.zeros(2),
+        xp.zeros(2),
         evidence.steps,
         evidence.squares,
         evidence.log_det,
         evidence.terms,
-        jnp.zeros(layout.between),
+        xp.zeros(layout.between),
         solve.state.t,
         solve.state.h,
         solve.scale,
         solve.state.mean,
         solve.state.factor,
     ]
-    return jnp.concatenate([jnp.ravel(part).astype(float) for part in parts])
+    return xp.concatenate([xp.ravel(part).astype(float) for part in parts])

@@ -20,7 +20,7 @@ struct Scheme {
   SchemeKind kind;
   int d, s, k, rounds, middle, pairs;  // rounds: corrections, or sweeps
   double left_over, most_iterations, first_credit, credit, rounding;
-  double early, shrinks, look, most_sweeps;
+  double early, shrinks, look, most_sweeps, reach;
   const double *nodes, *values, *slopes, *matrix, *weights, *inverse;
   const double *shift_re, *shift_im, *column_re, *column_im, *row_re, *row_im;
 
@@ -41,7 +41,8 @@ struct Scheme {
     shrinks = x[13];
     look = x[14];
     most_sweeps = x[15];
-    nodes = x + 16;
+    reach = x[16];
+    nodes = x + 17;
     values = nodes + s;
     slopes = values + s * (2 * k + 1);
     matrix = slopes + s * (2 * k + 1);
@@ -344,9 +345,11 @@ class Transport {
 
   void sweep(double h, double* first, double* second) {
     const double* diagonal = c_.kind == kDiagonalSweeps ? jacobian(nullptr) : nullptr;
+    // The slope over a step across a switch, shorter than any other, says nothing of the next one.
+    const double reach = std::fabs(h) <= c_.reach * std::fabs(slope_step_) ? h : 0.0;
     for (int i = 0; i < s_; ++i)
       for (int a = 0; a < d_; ++a)
-        stages_[i * d_ + a] = error_[a] + c_.nodes[i] * (h * slope_[a]);
+        stages_[i * d_ + a] = error_[a] + c_.nodes[i] * (reach * slope_[a]);
     end_.assign(error_.begin(), error_.end());
     const bool looks = c_.rounds > 1 || due_ || std::fmod(steps_, c_.look) == 0.0;
     double before = 0.0;
@@ -392,6 +395,7 @@ class Transport {
       slope_[a] = (end_[a] - error_[a]) / h;
       error_[a] = end_[a];
     }
+    slope_step_ = h;
   }
 
   // E + ((h a)⁻¹ - D)⁻¹ ((h a)⁻¹ (e_n - E) + G) for component a.
@@ -414,6 +418,7 @@ class Transport {
   const int d_, s_, size_;
   Tape &field_, &jacobian_;
   double credit_, steps_ = 0.0, corrections_ = 0.0, repeats_ = 0.0, changed_ = 0.0, moved_part_ = 0.0;
+  double slope_step_ = 0.0;
   bool due_ = false;
   std::vector<double> error_, slope_, at_, derivative_, times_, value_, tangent_, f_;
   std::vector<double> stages_, change_, right_, data_, linear_, moved_, end_;

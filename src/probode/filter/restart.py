@@ -1,0 +1,164 @@
+"""Starting anew where the right-hand side switches: ``y`` goes on, its derivatives do not.
+
+Steps end right before a switch. From there to right after it the filter takes one more *step
+across* (its length ``h`` is what rounding leaves unsure of the time of the switch), in which it
+finds the derivatives as at the start of a solve, see :mod:`probode.filter.start`::
+
+    y⁺ = y + h ((1 - c) f⁻ + c f⁺),   derivatives of the solution that starts from (t⁺, y⁺)
+
+with ``c`` the part of the step that lies after the switch: one half, but at the ends of the
+interval. ``y⁺`` is as uncertain as ``y``; what its derivatives owe to that is ``y^(i) ~ J^i y``
+(for equations of higher order the same, with all values that a start needs in the place of ``y``).
+
+Looking back from the right, the step is one of the prior like any other, with so large a process
+noise ``s`` that the derivatives of one side say nothing about those of the other, while in ``y`` it
+amounts to ``s h``, next to nothing. So smoothing, dense output, samples and the transport of the
+error need not know of it.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from probode.base.status import Status
+from probode.filter.loop import Counts, Rows, Solve
+from probode.filter.step import Method, State
+from probode.programs.switches import NONE, Switches, margin_of, stops_before
+
+_BEYOND_THE_JUMP = 3.0
+"""The noise of a step across, in units of how far the slope has jumped."""
+_UNNOTICED, _RESOLVED = 1e-4, 1e-12
+"""Or such that it adds this part to the least uncertain component of y; and at least this part of
+the most uncertain one, which rounding can still tell from nothing."""
+
+
+class Restarts(NamedTuple):
+    """Steps across: where they begin and end, in the order of integration."""
+
+    before: np.ndarray = NONE
+    after: np.ndarray = NONE
+    share: np.ndarray = NONE
+    """Part of each that lies after the switch."""
+
+    @staticmethod
+    def around(
+        found: Switches, t0: float, t1: float, value: Callable[[float], np.ndarray]
+    ) -> "Restarts":
+        """Steps from right before the switches to right after them.
+
+        One at the end goes right up to it; one at the start is taken if ``value``, f at the initial
+        value, is another one right after it.
+        """
+        before, direction = stops_before(found.times, t0, t1), 1.0 if t1 >= t0 else -1.0
+        length = 2.0 * direction * margin_of(np.append(found.times, t1), t0)
+        after, share = before + length, np.full(len(before), 0.5)
+        at_start, at_end = found.at_ends[:: int(direction)]
+        if at_start and not np.array_equal(value(t0), value(t0 + length)):
+            before, after = np.append(t0, before), np.append(t0 + length, after)
+            share = np.append(1.0, share)
+        if at_end:
+            before, after = np.append(before, t1 - length), np.append(after, t1)
+            share = np.append(share, 0.0)
+        return Restarts(before, after, share)
+
+    @property
+    def _forward(self) -> bool:
+        return len(self.after) == 0 or bool(self.after[0] > self.before[0])
+
+    def until(self, t: Any, t1: Any) -> np.ndarray:
+        """Where the next step across begins after ``t``; or the end ``t1``."""
+        later = self.before[self.before > float(t) if self._forward else self.before < float(t)]
+        return np.asarray(later[0] if len(later) else t1)
+
+    def beyond(self, t: Any) -> tuple[float, float] | None:
+        """Where the step across from ``t`` ends, and its share; ``None``: there is none."""
+        at = np.nonzero(self.before == float(t))[0]
+        return (float(self.after[at[0]]), float(self.share[at[0]])) if len(at) else None
+
+    def passed(self, t: Any) -> int:
+        """How many steps across were taken on the way to ``t``."""
+        return int(np.sum(self.after <= float(t) if self._forward else self.after >= float(t)))
+
+
+NO_RESTARTS = Restarts()
+
+Linearised = Callable[[float, np.ndarray], tuple[np.ndarray, np.ndarray | None]]
+"""``(t, y)`` to ``f`` and what the method uses of its Jacobian."""
+
+
+def landing(
+    method: Method, solve: Solve, t: float, share: float, linearised: Linearised
+) -> tuple[np.ndarray, Any]:
+    """``y`` after the step across to ``t``, and the Jacobian there.
+
+    Of an equation of order ``k``: ``u = (y, ..., y^(k-1))``, all of which go on.
+    """
+    state, k = solve.state, method.equation.order
+    mean = np.asarray(state.mean)
+    u, slope = mean[:k].reshape(-1), mean[1 : k + 1].reshape(-1)
+    f, jacobian = linearised(t, u)
+    beyond = np.concatenate([u[len(f) :], f])
+    return u + (t - float(state.t)) * ((1.0 - share) * slope + share * beyond), jacobian
+
+
+@np.errstate(all="ignore")  # what overflows is left out
+def across(method: Method, solve: Solve, begun: Solve, jacobian: Any) -> tuple[Rows, Solve]:
+    """The two rows of a step across to where a solve has ``begun`` anew, and the solve after it.
+
+    It goes on without a memory of the noise of the step, which says nothing of the next one's.
+    Where f is not finite on the other side the solve ends, with a single row: no step.
+    """
+    if int(begun.status) == Status.START_NOT_FINITE:
+        ended: Any = np.full_like(begun.status, Status.NOT_FINITE.value)
+        rows: Any = jax.tree.map(lambda x: np.asarray(x)[None], Rows.of(solve))
+        return rows, replace(solve, status=ended)
+    structure, prior, k = method.structure, method.prior, method.equation.order
+    # In NumPy: as operations of JAX's, each would be compiled.
+    left, right = jax.tree.map(np.asarray, (solve.state, begun.state))
+    h: Any = np.asarray(right.t - left.t)
+    powers, n = 1.0 - np.arange(prior.size), prior.size
+    coords = prior.weights * h**powers
+
+    at_left = prior.weights * left.h**powers
+    columns = [structure.select(left.factor, j) * at_left[j] for j in range(k)]
+    values = columns[0]
+    jacobians = [] if jacobian is None else np.split(jacobian, k, axis=-1)
+    for _ in range(k, n):
+        owing = [structure.times(*pair) for pair in zip(columns[-k:], jacobians, strict=False)]
+        columns.append(sum(owing) if owing else np.zeros_like(values))
+    owed = structure.from_columns([columns[i] / coords[i] for i in range(n)])
+    change = (right.h / h) ** powers
+    own = structure.from_columns([structure.select(right.factor, i) * change[i] for i in range(n)])
+    stack = np.concatenate([np.where(np.isfinite(owed), owed, 0.0), own], axis=-2)
+    factor: Any = np.linalg.qr(stack, mode="r")
+
+    mean, scaled = right.mean, left.mean / coords[:, None]
+    transition = np.asarray(prior.transition(abs(h)))
+    predicted = left.mean + coords[:, None] * ((transition - np.eye(n)) @ scaled)
+    std = np.asarray(structure.std(values))
+    jump = np.max(np.abs((mean - predicted) / coords[:, None])[k:], axis=0)
+    scale: Any = _noise(method, _BEYOND_THE_JUMP * jump, std / abs(coords[0]))
+
+    counts: Any = [np.asarray(count + 1) for count in solve.counts]
+    following = replace(
+        begun,
+        state=State(right.t, h, mean, factor),
+        scale=0.0 * scale,
+        evidence=solve.evidence,
+        counts=Counts(*counts),
+        reference=solve.reference,
+    )
+    ends = Rows.of(solve), Rows.of(replace(following, scale=scale))
+    return jax.tree.map(lambda *pair: np.stack(pair), *ends), following
+
+
+def _noise(method: Method, jump: np.ndarray, std: np.ndarray) -> np.ndarray:
+    """``s`` of a step across, from the jump and the uncertainty of y in units of the step."""
+    if method.diffusion.varies_by_component:
+        return np.maximum(jump, _UNNOTICED * std)
+    some = std[std > 0.0]
+    least, most = (np.min(some), np.max(some)) if len(some) else (0.0, 0.0)
+    return np.asarray(max(np.max(jump), _UNNOTICED * least, _RESOLVED * most))
