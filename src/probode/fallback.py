@@ -25,6 +25,7 @@ from jaxtyping import Array
 from probode.compile import compiled
 from probode.control import Control
 from probode.initial import Initialization, RungeKuttaStart, TaylorStart
+from probode.jax_inside import Unreadable
 from probode.loop import Solve
 from probode.problem import Field
 from probode.program import Program
@@ -169,7 +170,10 @@ def guarded_on_host(jacobian: HostJacobian | None, notes: list[str]) -> HostJaco
 
 def may_lack_derivatives(field: Field) -> bool:
     """Whether a program has operations that are finite where their derivatives are not."""
-    return not _SINGULAR.isdisjoint(field.program.operations())
+    try:
+        return not _SINGULAR.isdisjoint(field.program.operations())
+    except Unreadable:
+        return True
 
 
 _SINGULAR = frozenset(

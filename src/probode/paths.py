@@ -18,6 +18,7 @@ from probode import saving
 from probode.compile import compiled
 from probode.engine import one_blas_thread
 from probode.gaussian import pack, unpack
+from probode.jax_inside import is_tracer
 from probode.loop import Rows
 from probode.native.interpolate import interpolate_all
 from probode.native.library import interpolates
@@ -122,7 +123,7 @@ class NodePath(Path):
             return marginals.mean[..., k, :], _in_plain_units(method, self.rows.h, columns, k)
 
     def evaluate(self, method: Method, t: Any, k: int) -> tuple[Array, Array]:
-        host = on_host(self.rows.t) and not isinstance(t, jax.core.Tracer)
+        host = on_host(self.rows.t) and not is_tracer(t)
         with double_precision():
             times: Any = np.asarray(t, float) if host else jnp.asarray(t, float)
             each = times.reshape(-1)

@@ -10,7 +10,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from probode.identity import Memory, key_of, key_of_arguments
-from probode.precision import is_traced
+from probode.jax_inside import Opaque
+from probode.precision import inside_trace, is_traced
 from probode.program import Program, trace
 from probode.record import record, static
 
@@ -91,6 +92,8 @@ class Field:
     def may_be_kept(self) -> bool:
         """Whether what the vector field closes over is small, and outlives the trace it is in."""
         arrays = (*self.constants, *self.jacobian_constants)
+        if isinstance(self.program.jaxpr, Opaque) and inside_trace():
+            return False  # it may close over anything
         return not is_traced(arrays) and sum(array.size for array in arrays) <= _LARGEST_KEPT
 
     def with_arguments(self, args: tuple[Any, ...]) -> "Field":

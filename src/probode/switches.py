@@ -21,11 +21,10 @@ from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from jax.extend import core
 
+from probode.jax_inside import Unreadable, apply, is_literal, kind, operation, reading
 from probode.problem import Field
 from probode.program import COMPARISONS, LEVELS, SWITCHING, called_program, keeps_fractions, timing
-from probode.taylor import evaluate_equation
 from probode.tracing.evaluate import ENTRYWISE, OPERATIONS
 
 _MOST = 10_000
@@ -85,8 +84,14 @@ def switches(field: Field, t0: float, t1: float) -> Switches:
     known = [_Known(value) for value in field.constants]
     arguments = [_Known(value) for value in field.args]
     inputs = [_Timed(lambda t: t, linear=True), _STATE, *arguments]
-    with np.errstate(all="ignore"):
-        walk.run(field.program.jaxpr, known, inputs)
+    try:
+        with (
+            np.errstate(all="ignore"),
+            reading("programs with switches in time", "steps do not stop at them"),
+        ):
+            walk.run(field.program.jaxpr, known, inputs)
+    except Unreadable:
+        pass  # those that were found
     tables = walk.inside(walk.tables)
     if len(tables) > _MOST_OF_A_TABLE:
         return Switches(True, walk.inside(walk.times), tables)
@@ -145,7 +150,7 @@ class _Walk:
         values.update(zip(jaxpr.invars, inputs, strict=True))
 
         def read(atom: Any) -> Any:
-            return _Known(atom.val) if isinstance(atom, core.Literal) else values[atom]
+            return _Known(atom.val) if is_literal(atom) else values[atom]
 
         for equation in jaxpr.eqns:
             operands = [read(atom) for atom in equation.invars]
@@ -153,7 +158,7 @@ class _Walk:
         return [read(atom) for atom in jaxpr.outvars]
 
     def _apply(self, equation: Any, operands: list[Any]) -> list[Any]:
-        count, name = len(equation.outvars), equation.primitive.name
+        count, name = len(equation.outvars), operation(equation)
         inner = called_program(equation)
         if equation.params.get("name") == "searchsorted" and isinstance(operands[1], _Timed):
             if isinstance(operands[0], _Known) and operands[1].linear:
@@ -176,7 +181,7 @@ class _Walk:
         unknown = any(isinstance(x, _Timed) and x.at is None for x in operands)
         if rule is None or unknown:
             return _Timed(None)
-        shapes = [np.shape(atom.aval) for atom in equation.invars]
+        shapes = [kind(atom)[0] for atom in equation.invars]
         rank = max(map(len, shapes))
 
         def at(t: np.ndarray) -> np.ndarray:
@@ -290,9 +295,9 @@ def _computed_later(equation: Any, operands: list[_Known]) -> list[_Known]:
     @lru_cache(maxsize=1)
     def results() -> list[Any]:
         values = [x.value for x in operands]
-        rule = OPERATIONS.get(equation.primitive.name)
+        rule = OPERATIONS.get(operation(equation))
         if rule is None or len(equation.outvars) > 1:
-            return evaluate_equation(equation, values)
+            return apply(equation, values)
         return [rule(equation.params, *values)]  # JAX would compile each kind of operation
 
     return [_Known(later=partial(lambda i: results()[i], i)) for i in range(len(equation.outvars))]

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -10,6 +9,7 @@ from jaxtyping import Array, Float
 from probode.calibration import interpolant
 from probode.calibration.scales import Scales
 from probode.calibration.stages import Collocation
+from probode.jax_inside import is_tracer
 from probode.precision import on_host
 from probode.record import record, static
 
@@ -84,7 +84,7 @@ class Calibration:
 
 def locate(nodes: Array, t: Any) -> tuple[Any, Any, Any]:
     """The step that a time falls into, and the part of it that has passed: ``(xp, i, τ)``."""
-    host = on_host(nodes) and not isinstance(t, jax.core.Tracer)
+    host = on_host(nodes) and not is_tracer(t)
     xp: Any = np if host else jnp
     t = xp.asarray(t, float)
     if nodes.shape[0] == 1:

@@ -14,6 +14,7 @@ import numpy as np
 
 from probode.control import ConstantStep, Control, GridSteps, PControl, PIControl
 from probode.diffusion import DynamicDiffusion, FixedDiffusion
+from probode.jax_inside import say
 from probode.step import Method
 from probode.structure import BlockDiagonal, Dense, Isotropic
 
@@ -71,7 +72,8 @@ def _load() -> ctypes.CDLL | None:
         for name in ("probode_open", "probode_advance", "probode_use"):
             getattr(library, name).restype = ctypes.c_int
         library.probode_in_use.restype = ctypes.c_char_p
-    except (OSError, AttributeError, RuntimeError):
+    except Exception as error:  # of another making than this JAX, or this machine, takes
+        say(f"what the native kernels need ({error})", "solves take several times as long")
         return None
     wanted = os.environ.get("PROBODE_ISA", "")
     if wanted and not library.probode_use(wanted.encode()):
