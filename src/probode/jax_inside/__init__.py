@@ -52,13 +52,14 @@ from probode.jax_inside.programs import (
     kind,
     library_calls,
     operation,
+    operations,
     program_of,
     programs_in,
     readable,
     reading,
     trace,
 )
-from probode.jax_inside.running import apply, bind, operations, rule_of_jvp, run, with_constants
+from probode.jax_inside.running import apply, bind, rule_of_jvp, run, with_constants
 from probode.jax_inside.values import (
     REFUSALS,
     double_precision,

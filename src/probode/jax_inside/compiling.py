@@ -46,7 +46,7 @@ def _parts(described: jax.ShapeDtypeStruct) -> tuple[Any, Any]:
     return described.shape, described.dtype
 
 
-_KNOWN_COMPILERS = ("0.10.",)
+_KNOWN_COMPILERS = ("0.10.", "0.12.")
 """Versions of JAX whose compiler was seen to do that right. (Several results make it abort.)"""
 
 

@@ -92,3 +92,11 @@ PARAMETERS: dict[str, frozenset[str]] = {
 }
 # fmt: on
 """Operations for which there are rules here, and the parameters that these know of."""
+
+COME_AND_GO = frozenset(
+    (
+        *("copy_p", "expand_dims", "one_minus_square", "platform_index", "polynomial"),
+        *("stack", "unstack"),
+    )
+)
+"""Those of them that not all versions have."""

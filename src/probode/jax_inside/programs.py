@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from probode.jax_inside.known import CALLS, HARMLESS, LIBRARY_CALLS, PARAMETERS
-from probode.jax_inside.loans import say
+from probode.jax_inside.known import CALLS, COME_AND_GO, HARMLESS, LIBRARY_CALLS, PARAMETERS
+from probode.jax_inside.loans import borrowed, say
 
 Jaxpr = Any
 """A program of JAX's, without what it closes over."""
@@ -86,7 +86,22 @@ def readable() -> bool:
             "functions are compiled anew for each solve, evaluated by XLA step by step, and steps "
             "do not stop at their switches in time",
         )
+    gone = {"jit", "custom_jvp_call", *PARAMETERS} - COME_AND_GO - operations().keys()
+    if gone and operations():
+        listed = ", ".join(sorted(gone))
+        say(f"the operations {listed}", "what is there instead is evaluated by XLA")
     return known
+
+
+@lru_cache(maxsize=1)
+def operations() -> dict[str, Any]:
+    """JAX's operations by name: those with derivatives, and those that it names."""
+    derivatives = borrowed("jax.interpreters.ad", "primitive_jvps")
+    named = borrowed("jax.extend.core", "primitives")
+    if derivatives is None or named is None:
+        say("a list of its operations", "functions without a name cannot be stored")
+    found = {name: getattr(named, name) for name in dir(named) if name.endswith("_p")}
+    return {primitive.name: primitive for primitive in (*(derivatives or ()), *found.values())}
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from functools import lru_cache
 from typing import Any
 
 import jax
@@ -75,14 +74,3 @@ def with_constants(closed: Any, count: int, constants: Sequence[Any]) -> Any | N
     except Exception:
         say("jaxpr.replace", "stored functions are compiled anew for other numbers")
         return None
-
-
-@lru_cache(maxsize=1)
-def operations() -> dict[str, Any]:
-    """JAX's operations by name: those with derivatives, and those that it names."""
-    derivatives = borrowed("jax.interpreters.ad", "primitive_jvps")
-    named = borrowed("jax.extend.core", "primitives")
-    if derivatives is None or named is None:
-        say("a list of its operations", "functions without a name cannot be stored")
-    found = {name: getattr(named, name) for name in dir(named) if name.endswith("_p")}
-    return {primitive.name: primitive for primitive in (*(derivatives or ()), *found.values())}
