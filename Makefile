@@ -30,7 +30,7 @@ SHARED_PROGRAMS := JAX_COMPILATION_CACHE_DIR=build/programs \
 VERSIONS ?= oldest newest
 NEWEST_PYTHON ?= $(or $(shell command -v python3.14 python3.13 python3.12 | head -n 1),$(PYTHON))
 VERSIONED := $(CORE) tests/test_jax_inside.py tests/test_taylor.py tests/test_transforms.py
-TEST_TOOLS := hatchling hypothesis matplotlib mpmath pytest pytest-xdist
+TEST_TOOLS := editables hatchling hypothesis matplotlib mpmath pytest pytest-xdist
 
 .PHONY: help install run paper bench test lint types unit slow kernels versions format clean
 

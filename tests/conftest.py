@@ -9,7 +9,6 @@ as for users. What is traced, lowered and called is the same in both. With
 
 import os
 import signal
-import sys
 
 # In the environment, and before JAX reads it: for the processes that tests start, too.
 SWITCH = "JAX_DISABLE_MOST_OPTIMIZATIONS"
@@ -28,14 +27,6 @@ def _optimisation(request):
     yield
     if optimised:
         jax.config.update(SWITCH.lower(), os.environ[SWITCH] == "1")
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_lacking():
-    """Versions of JAX that the library is tested with have all that it borrows from them."""
-    yield
-    jax_inside = sys.modules.get("probode.jax_inside")
-    assert jax_inside is None or not jax_inside.said()
 
 
 @pytest.fixture
