@@ -26,7 +26,13 @@ CORE := tests/test_*oracle*.py tests/test_native*.py tests/test_posterior.py tes
 SHARED_PROGRAMS := JAX_COMPILATION_CACHE_DIR=build/programs \
 	JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
 
-.PHONY: help install run paper bench test lint types unit slow kernels format clean
+# What make versions runs on, and with which Python: newer versions of JAX want newer ones.
+VERSIONS ?= oldest newest
+NEWEST_PYTHON ?= $(or $(shell command -v python3.14 python3.13 python3.12 | head -n 1),$(PYTHON))
+VERSIONED := $(CORE) tests/test_jax_inside.py tests/test_taylor.py tests/test_transforms.py
+TEST_TOOLS := editables hatchling hypothesis matplotlib mpmath pytest pytest-xdist
+
+.PHONY: help install run paper bench test lint types unit slow kernels versions format clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -74,10 +80,37 @@ kernels: $(INSTALLED) ## Run the core claims on each instruction set, and withou
 		env $$set $(TEST_ENV) $(SHARED_PROGRAMS) \
 		$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not slow" $(CORE) || exit 1; done
 
+versions: $(INSTALLED) $(VERSIONS:%=.venv-%/.installed) ## Run the core claims on the oldest JAX that is supported, and the newest
+	for version in $(VERSIONS); do python=.venv-$$version/bin/python; \
+		$$python -c "import jax, numpy, scipy; print(*map(lambda x: f'{x.__name__} {x.__version__}', (jax, numpy, scipy)))"; \
+		env $(TEST_ENV) $$python -m pytest -n $(WORKERS) --dist loadfile -m "not slow" $(VERSIONED) \
+		|| exit 1; done
+
+# The lower bounds of pyproject.toml, and no bounds at all. The kernels are those of .venv: what they
+# need of XLA's interface does not change between these versions.
+.venv-oldest/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-oldest
+	.venv-oldest/bin/python -c "import tomllib; \
+		needs = tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies']; \
+		print(*(need.replace('>=', '==') for need in needs), sep='\n')" > .venv-oldest/oldest.txt
+	.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check \
+		-r .venv-oldest/oldest.txt $(TEST_TOOLS)
+	PROBODE_BUILD_NATIVE=0 .venv-oldest/bin/python -m pip install --quiet \
+		--disable-pip-version-check --no-build-isolation --no-deps -e .
+	@touch $@
+
+.venv-newest/.installed: pyproject.toml
+	$(NEWEST_PYTHON) -m venv .venv-newest
+	.venv-newest/bin/python -m pip install --quiet --disable-pip-version-check \
+		--upgrade --upgrade-strategy eager jax jaxtyping numpy scipy threadpoolctl $(TEST_TOOLS)
+	PROBODE_BUILD_NATIVE=0 .venv-newest/bin/python -m pip install --quiet \
+		--disable-pip-version-check --no-build-isolation --no-deps -e .
+	@touch $@
+
 format: $(INSTALLED) ## Reformat the code and apply safe fixes
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean: ## Remove .venv, outputs and caches
-	rm -rf .venv out build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-oldest .venv-newest out build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -4,7 +4,7 @@ import functools
 
 import jax
 
-from probode.base.compile import known_options
+from probode.base.jax_inside import known_options
 
 QUICKLY = known_options({"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False})
 """Options of the compiler."""

@@ -10,11 +10,7 @@ from typing import Any
 
 import jax
 
-_FAST_COMPILATION = {
-    "xla_cpu_use_fusion_emitters": False,
-    "xla_cpu_parallel_codegen_split_count": 2,
-}
-"""Halves compile times on the CPU; run times of the small kernels met here stay the same."""
+from probode.base.jax_inside import FAST_COMPILATION, cache_folder, keep_compiled, known_options
 
 TURN_ON_CPU = RLock()
 """Held while the CPU runs a program that may have batches of LAPACK calls: one at a time.
@@ -32,22 +28,7 @@ def turn(alone: bool) -> AbstractContextManager[Any]:
 @lru_cache(maxsize=1)
 def compiler_options() -> dict[str, Any] | None:
     """Options for what is compiled on the CPU."""
-    return known_options(_FAST_COMPILATION) if jax.default_backend() == "cpu" else None
-
-
-def known_options(options: dict[str, Any]) -> dict[str, Any]:
-    """Those of the options that this version of the compiler knows."""
-
-    def are_known(some: dict[str, Any]) -> bool:
-        try:
-            jax.jit(lambda x: x, compiler_options=some).lower(0.0).compile()
-        except Exception:  # an unknown option is reported in different ways
-            return False
-        return True
-
-    if are_known(options):
-        return options
-    return {name: value for name, value in options.items() if are_known({name: value})}
+    return known_options(FAST_COMPILATION) if jax.default_backend() == "cpu" else None
 
 
 def use_compilation_cache(folder: str | os.PathLike[str] | None = None) -> Path | None:
@@ -66,7 +47,7 @@ def use_compilation_cache(folder: str | os.PathLike[str] | None = None) -> Path 
     Path or None
         The folder; ``None`` if it cannot be written to, and nothing is kept.
     """
-    chosen: str | None = jax.config.values["jax_compilation_cache_dir"]
+    chosen = cache_folder()
     if chosen is not None:
         return Path(chosen)
     if folder is None:
@@ -77,10 +58,7 @@ def use_compilation_cache(folder: str | os.PathLike[str] | None = None) -> Path 
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:
         return None
-    jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.05)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-    return folder
+    return folder if keep_compiled(str(folder)) else None
 
 
 def compiled(

@@ -1,22 +1,19 @@
 """Double precision, scoped: the user's own JAX switch is never touched."""
 
-from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
 import numpy as np
-from jax.extend import core
 
+from probode.base.jax_inside import double_precision, evaluates_eagerly, is_tracer
 
-def double_precision() -> AbstractContextManager[None]:
-    """Context in which JAX computes with 64 bits."""
-    return jax.enable_x64(True)
+__all__ = ["double_precision", "inside_trace", "is_traced", "on_host"]
 
 
 def is_traced(*trees: Any) -> bool:
     """Whether any leaf is a tracer: a value not known yet, inside jit, vmap, grad."""
     unsure = [tree for tree in trees if type(tree) not in _KNOWN]
-    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(unsure))
+    return any(map(is_tracer, jax.tree.leaves(unsure)))
 
 
 _KNOWN = (np.ndarray, float, int)
@@ -30,15 +27,4 @@ def on_host(value: Any) -> bool:
 
 def inside_trace() -> bool:
     """Whether JAX is tracing here, also when no argument of ours is a tracer."""
-    if _evaluates_eagerly():
-        return False
-    return isinstance(jax.lax.neg(np.float32(0.0)), jax.core.Tracer)
-
-
-def _evaluates_eagerly() -> bool:
-    """Whether no transformation is in sight: what can be said without an operation, in no time."""
-    try:
-        with core.take_current_trace() as trace:
-            return type(trace).__name__ == "EvalTrace"
-    except Exception:  # another version of JAX: the operation decides
-        return False
+    return not evaluates_eagerly() and is_tracer(jax.lax.neg(np.float32(0.0)))

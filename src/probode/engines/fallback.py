@@ -21,6 +21,7 @@ import numpy as np
 from jaxtyping import Array
 
 from probode.base.compile import compiled
+from probode.base.jax_inside import Unreadable
 from probode.base.said import first_time, logger
 from probode.base.status import Status
 from probode.filter.control import Control
@@ -185,7 +186,10 @@ def guarded_on_host(jacobian: HostJacobian | None, notes: list[str]) -> HostJaco
 
 def may_lack_derivatives(field: Field) -> bool:
     """Whether a program has operations that are finite where their derivatives are not."""
-    return not _SINGULAR.isdisjoint(field.program.operations())
+    try:
+        return not _SINGULAR.isdisjoint(field.program.operations())
+    except Unreadable:
+        return True
 
 
 _SINGULAR = frozenset(

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from probode.base.jax_inside import is_tracer
 from probode.base.precision import is_traced
 from probode.base.record import checked_record, record, unchecked
 from probode.filter.first_step import Outset, from_derivatives, from_evaluations, highest_known
@@ -328,7 +329,7 @@ def _accept_finite(state: ControlState, tried: Tried) -> Verdict:
 
 
 def _check_range(name: str, value: Any, words: str, fits: Callable[[Any], Any]) -> None:
-    if isinstance(value, jax.core.Tracer) or (type(value) in (float, np.float64) and fits(value)):
+    if is_tracer(value) or (type(value) in (float, np.float64) and fits(value)):
         return
     try:
         array = np.asarray(value)

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from probode.base.jax_inside import is_tracer
 from probode.base.precision import on_host
 from probode.base.record import record, static
 from probode.global_error import interpolant
@@ -84,7 +84,7 @@ class Calibration:
 
 def locate(nodes: Array, t: Any) -> tuple[Any, Any, Any]:
     """The step that a time falls into, and the part of it that has passed: ``(xp, i, τ)``."""
-    host = on_host(nodes) and not isinstance(t, jax.core.Tracer)
+    host = on_host(nodes) and not is_tracer(t)
     xp: Any = np if host else jnp
     t = xp.asarray(t, float)
     if nodes.shape[0] == 1:

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
+from probode.base.jax_inside import readable, trace
 from probode.filter.solvers import EK0, EK1, Solver, build
 from probode.model.diffusion import as_diffusion
 from probode.model.gaussian import norm
@@ -116,10 +116,11 @@ def price_of_evaluation(function: Callable[[float, np.ndarray], Any], y: np.ndar
     Nothing is timed: the choice has to be the same whenever it is made.
     """
     try:
-        program = jax.make_jaxpr(function)(0.0, y)
+        program = trace(function, 0.0, y)
     except Exception:  # whatever a function does with arrays that are not NumPy's
         return 0.0
-    return _PRICE * work(program.jaxpr)
+    amount = work(program.jaxpr)
+    return _PRICE * amount if readable() else 0.0
 
 
 @lru_cache(maxsize=32)

@@ -5,11 +5,11 @@ from functools import cached_property
 from math import comb, factorial
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from probode.base.jax_inside import is_tracer
 from probode.model.prior import Prior
 
 _FORGOTTEN = 700.0
@@ -38,7 +38,7 @@ class Matern(Prior):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.lengthscale, jax.core.Tracer):
+        if is_tracer(self.lengthscale):
             return
         try:
             number = float(self.lengthscale)

@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Array
 
 from probode.base.compile import compiled
+from probode.base.jax_inside import is_tracer
 from probode.base.precision import double_precision, on_host
 from probode.base.record import record
 from probode.engines.in_jax import one_blas_thread
@@ -122,7 +123,7 @@ class NodePath(Path):
             return marginals.mean[..., k, :], _in_plain_units(method, self.rows.h, columns, k)
 
     def evaluate(self, method: Method, t: Any, k: int) -> tuple[Array, Array]:
-        host = on_host(self.rows.t) and not isinstance(t, jax.core.Tracer)
+        host = on_host(self.rows.t) and not is_tracer(t)
         with double_precision():
             times: Any = np.asarray(t, float) if host else jnp.asarray(t, float)
             each = times.reshape(-1)

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from probode.base.precision import is_traced
+from probode.base.jax_inside import Opaque
+from probode.base.precision import inside_trace, is_traced
 from probode.base.record import record, static
 from probode.programs.identity import Memory, key_of, key_of_arguments
 from probode.programs.program import Program, trace
@@ -99,6 +100,8 @@ class Field:
     def may_be_kept(self) -> bool:
         """Whether what the vector field closes over is small, and outlives the trace it is in."""
         arrays = (*self.constants, *self.jacobian_constants)
+        if isinstance(self.program.jaxpr, Opaque) and inside_trace():
+            return False  # it may close over anything
         return not is_traced(arrays) and sum(array.size for array in arrays) <= _LARGEST_KEPT
 
     def with_arguments(self, args: tuple[Any, ...]) -> "Field":

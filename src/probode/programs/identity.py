@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from probode.base.jax_inside import is_tracer
 from probode.programs import interpolators
 from probode.programs.reads import Trust, reads, trust, trust_in_callable
 from probode.programs.user_code import (
@@ -173,7 +174,7 @@ def key_of_arguments(leaves: list[Any]) -> Hashable:
     keys = _Keys("")
     described: list[Hashable] = []
     for leaf in leaves:
-        if isinstance(leaf, jax.core.Tracer):
+        if is_tracer(leaf):
             raise NoKey
         if isinstance(leaf, float):
             described.append(float)
@@ -208,7 +209,7 @@ class _Keys:
             return self._within(value, depth, self._function)
         if kind is np.ndarray or isinstance(value, np.generic):
             return _array(value)
-        if isinstance(value, jax.core.Tracer):
+        if is_tracer(value):
             raise NoKey
         if isinstance(value, _BY_IDENTITY):
             return _trusted(value)

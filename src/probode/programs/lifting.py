@@ -9,11 +9,9 @@ and so do exponents that have not changed: ``y**2.0`` is more than a power in ge
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from jax.extend import core
-
+from probode.base.jax_inside import Unreadable, is_literal, operation, programs_in, reading
 from probode.programs.field import Field
 from probode.programs.identity import Signature
-from probode.programs.program import programs
 from probode.programs.tracing import Numbers
 
 _AT_MOST = 40
@@ -79,7 +77,11 @@ def _choose(signature: Signature, lift: Lift) -> tuple[tuple[int, ...], set[int]
         found = _attempt(signature, free, lift) if free else None
     if found is None:
         return (), set()
-    exponents = {free[k] for k in _exponents(found.field, len(free))}
+    try:
+        with reading("programs with exponents", "numbers that change are compiled anew"):
+            exponents = {free[k] for k in _exponents(found.field, len(free))}
+    except Unreadable:
+        return (), set()
     return tuple(i for i in free if signature.places[i] in found.numbers.replaced), exponents
 
 
@@ -99,13 +101,13 @@ def _exponents(field: Field, count: int) -> set[int]:
         reached = dict(zip((*jaxpr.constvars, *jaxpr.invars), entering, strict=True))
 
         def behind(atom: Any) -> set[int]:
-            return set() if isinstance(atom, core.Literal) else reached[atom]
+            return set() if is_literal(atom) else reached[atom]
 
         for equation in jaxpr.eqns:
             read = [behind(atom) for atom in equation.invars]
-            if equation.primitive.name == "pow":
+            if operation(equation) == "pow":
                 found.update(read[1])
-            inner = programs(equation.params)
+            inner = [program.jaxpr for program in programs_in(equation.params)]
             if len(inner) == 1 and len(inner[0].invars) == len(read) and not inner[0].constvars:
                 results = follow(inner[0], read)
             else:

@@ -9,12 +9,25 @@ function object itself is not kept.
 import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.extend import core
 
+from probode.base import jax_inside
+from probode.base.jax_inside import (
+    Closed,
+    Jaxpr,
+    Opaque,
+    Unreadable,
+    is_literal,
+    kind,
+    library_calls,
+    operation,
+    program_of,
+    programs_in,
+    reading,
+)
 from probode.base.precision import is_traced
 
 
@@ -23,11 +36,17 @@ class Program:
 
     __slots__ = ("_hash", "_key", "calls_libraries", "jaxpr")
 
-    def __init__(self, jaxpr: core.Jaxpr) -> None:
+    def __init__(self, jaxpr: Jaxpr) -> None:
         self.jaxpr = jaxpr
-        self.calls_libraries = not _LIBRARY_CALLS.isdisjoint(self.operations())
+        self.calls_libraries = True
         """Whether it has decompositions or transforms, which wait for threads (batched ones do)."""
-        self._key = _jaxpr_key(jaxpr)
+        self._key: Any = _ByIdentity(jaxpr)
+        try:
+            with reading("programs that can be compared", "they are compiled anew for each solve"):
+                self.calls_libraries = not library_calls().isdisjoint(self.operations())
+                self._key = _jaxpr_key(jaxpr)
+        except Unreadable:
+            pass  # equal to itself only, and run alone
         self._hash = hash(self._key)
 
     def __hash__(self) -> int:
@@ -41,26 +60,27 @@ class Program:
         return re.sub(r"0x[0-9a-f]+", "", str(self.jaxpr))
 
     def operations(self) -> set[str]:
-        """Names of the operations in the program."""
+        """Names of the operations in the program; raises :class:`Unreadable`."""
         found, waiting = set(), [self.jaxpr]
-        while waiting:
-            for equation in waiting.pop().eqns:
-                found.add(equation.primitive.name)
-                waiting += programs(equation.params)
+        with reading("programs with operations", "any of them may be there"):
+            while waiting:
+                for equation in waiting.pop().eqns:
+                    found.add(operation(equation))
+                    waiting += [inner.jaxpr for inner in programs_in(equation.params)]
         return found
 
-    def closed(self, constants: Sequence[Any]) -> core.ClosedJaxpr:
+    def closed(self, constants: Sequence[Any]) -> Closed:
         """The program with what it closes over."""
-        return core.ClosedJaxpr(self.jaxpr, list(constants))
+        return Closed(self.jaxpr, list(constants))
 
     def __call__(self, constants: Sequence[Any], *inputs: Any) -> Any:
         """Run the program; it has one output."""
-        return jax.core.eval_jaxpr(self.jaxpr, constants, *inputs)[0]
+        return jax_inside.run(self.jaxpr, constants, *inputs)[0]
 
 
 def trace(function: Callable[..., Any], *inputs: Any) -> tuple[Program, tuple[Any, ...]]:
     """Trace ``function`` (of arrays, to one array) and return it with what it closes over."""
-    closed = jax.make_jaxpr(function)(*inputs)
+    closed = jax_inside.trace(function, *inputs)
     # Arrays, not results of a trace around this one (a user's jit), which they would not outlive.
     with jax.ensure_compile_time_eval():
         # Put there, not converted: for that JAX would compile a program.
@@ -71,19 +91,25 @@ def trace(function: Callable[..., Any], *inputs: Any) -> tuple[Program, tuple[An
     return Program(closed.jaxpr), constants
 
 
-def _jaxpr_key(jaxpr: core.Jaxpr, in_rule: bool = False) -> tuple[Any, ...]:
+def alike(one: Jaxpr, other: Jaxpr) -> bool:
+    """Whether two programs, each with constants of its own, compute the same."""
+    if isinstance(one, Opaque) and isinstance(other, Opaque):
+        return Program(one).fingerprint() == Program(other).fingerprint()
+    return Program(one) == Program(other)
+
+
+def _jaxpr_key(jaxpr: Jaxpr, in_rule: bool = False) -> tuple[Any, ...]:
     """Everything that decides what a program computes, as nested hashable tuples."""
     numbers: dict[Any, int] = {}
 
     def define(variable: Any) -> tuple[Any, ...]:
         numbers[variable] = len(numbers)
-        aval: Any = variable.aval
-        return (aval.shape, aval.dtype, aval.weak_type)
+        return kind(variable)
 
     def use(atom: Any) -> Any:
-        if isinstance(atom, core.Literal):
-            value, aval = np.asarray(atom.val), cast(Any, atom.aval)
-            return (value.shape, value.dtype.str, value.tobytes(), aval.weak_type)
+        if is_literal(atom):
+            value = np.asarray(atom.val)
+            return (value.shape, value.dtype.str, value.tobytes(), kind(atom)[2])
         return numbers[atom]
 
     inputs = tuple(define(v) for v in (*jaxpr.constvars, *jaxpr.invars))
@@ -116,11 +142,11 @@ _RULES = ("jvp_jaxpr_fun",)
 
 def _rule_key(rule: Any, inputs: int) -> Any:
     """A derivative rule by what it computes: traced, as the program itself."""
-    try:
-        jaxpr, constants, zeros = rule.call_wrapped(*(False,) * inputs)
-        return (_jaxpr_key(jaxpr, True), tuple(map(_param_key, constants)), tuple(zeros))
-    except Exception:  # another version of JAX keeps it in another way
+    known = jax_inside.rule_of_jvp(rule, inputs)
+    if known is None:
         return _ByIdentity(rule)
+    (jaxpr, constants), zeros = known
+    return (_jaxpr_key(jaxpr, True), tuple(map(_param_key, constants)), zeros)
 
 
 class _ByIdentity:
@@ -139,10 +165,9 @@ class _ByIdentity:
 
 
 def _param_key(value: Any, in_rule: bool = False) -> Any:
-    if isinstance(value, core.ClosedJaxpr):
-        return (_jaxpr_key(value.jaxpr, in_rule), tuple(map(_param_key, value.consts)))
-    if isinstance(value, core.Jaxpr):
-        return _jaxpr_key(value, in_rule)
+    program = program_of(value)
+    if program is not None:
+        return (_jaxpr_key(program.jaxpr, in_rule), tuple(map(_param_key, program.consts)))
     if isinstance(value, tuple | list):
         return tuple(_param_key(item, in_rule) for item in value)
     if isinstance(value, dict):
@@ -157,37 +182,31 @@ def _param_key(value: Any, in_rule: bool = False) -> Any:
     return value
 
 
-_LIBRARY_CALLS = {
-    *("cholesky", "eig", "eigh", "fft", "geqrf", "geqp3", "hessenberg", "householder_product"),
-    *("lu", "qr", "schur", "svd", "triangular_solve", "tridiagonal", "tridiagonal_solve"),
-}
-
-
-def work(jaxpr: core.Jaxpr) -> float:
+def work(jaxpr: Jaxpr) -> float:
     """How many numbers a program computes; infinite if it has loops of unknown length."""
+    try:
+        with reading("programs that can be measured", "they are evaluated by XLA"):
+            return _work(jaxpr)
+    except Unreadable:
+        return np.inf
+
+
+def _work(jaxpr: Jaxpr) -> float:
     total = 0.0
-    equations: list[Any] = jaxpr.eqns
-    for equation in equations:
-        name, params = equation.primitive.name, equation.params
+    for equation in jaxpr.eqns:
+        name, params = operation(equation), equation.params
         if name == "while":
             return np.inf
-        inner = [work(x) for x in programs(params)]
+        inner = [_work(x.jaxpr) for x in programs_in(params)]
         if inner:
             total += params.get("length", 1) * sum(inner)
             continue
-        size = sum(float(np.prod(variable.aval.shape)) for variable in equation.outvars)
+        size = sum(float(np.prod(kind(variable)[0])) for variable in equation.outvars)
         if name == "dot_general":
             (summed, _), _ = params["dimension_numbers"]
-            size *= float(np.prod([equation.invars[0].aval.shape[axis] for axis in summed]))
+            size *= float(np.prod([kind(equation.invars[0])[0][axis] for axis in summed]))
         total += size
     return total
-
-
-def programs(params: dict[str, Any]) -> list[core.Jaxpr]:
-    """The programs that an equation calls."""
-    values = [v for x in params.values() for v in (x if isinstance(x, tuple | list) else [x])]
-    closed = [x.jaxpr for x in values if isinstance(x, core.ClosedJaxpr)]
-    return closed + [x for x in values if isinstance(x, core.Jaxpr)]
 
 
 class Timing(NamedTuple):
@@ -201,14 +220,22 @@ class Timing(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def timing(program: Program) -> Timing:
-    """The timing of a vector field's program."""
+    """The timing of a vector field's program; of one that cannot be read no switches are known."""
+    try:
+        with reading("programs with switches in time", "steps do not stop at them"):
+            return _timing(program)
+    except Unreadable:
+        return Timing(depends=True, switches=False)
+
+
+def _timing(program: Program) -> Timing:
     found = [False]
 
     def walk(jaxpr: Any, given: list[tuple[bool, bool]]) -> list[tuple[bool, bool]]:
         of: dict[Any, tuple[bool, bool]] = dict(zip(jaxpr.invars, given, strict=True))
 
         def flags(atom: Any) -> tuple[bool, bool]:
-            return (False, False) if isinstance(atom, core.Literal) else of.get(atom, _NEITHER)
+            return _NEITHER if is_literal(atom) else of.get(atom, _NEITHER)
 
         for equation in jaxpr.eqns:
             operands = [flags(atom) for atom in equation.invars]
@@ -217,7 +244,7 @@ def timing(program: Program) -> Timing:
             if inner is not None:
                 results = walk(inner.jaxpr, operands)
             else:
-                name = equation.primitive.name
+                name = operation(equation)
                 switching = name in (*SWITCHING, *_LOOPS) and not keeps_fractions(equation)
                 found[0] |= timed and not stated and switching
                 results = [(timed, stated)] * len(equation.outvars)
@@ -238,16 +265,16 @@ SWITCHING = (*COMPARISONS, *LEVELS, "max", "min", "abs", "sign", "clamp")
 
 def keeps_fractions(equation: Any) -> bool:
     """Whether an equation changes the type of numbers only, not numbers to whole ones."""
-    if equation.primitive.name != "convert_element_type":
+    if operation(equation) != "convert_element_type":
         return False
-    before, after = equation.invars[0].aval.dtype, equation.params["new_dtype"]
+    before, after = kind(equation.invars[0])[1], equation.params["new_dtype"]
     return not (np.issubdtype(before, np.floating) and np.issubdtype(after, np.integer))
 
 
 def called_program(equation: Any) -> Any:
     """The program that an equation calls, if that is all it does."""
     for name in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
-        inner = equation.params.get(name)
-        if isinstance(inner, core.ClosedJaxpr) and equation.primitive.name not in _LOOPS:
+        inner = program_of(equation.params.get(name))
+        if inner is not None and operation(equation) not in _LOOPS:
             return inner if len(inner.jaxpr.invars) == len(equation.invars) else None
     return None

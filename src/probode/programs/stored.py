@@ -8,22 +8,29 @@ are not stored: where there are any, the Jacobian is stored as a program of its 
 
 import pickle
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend import core
-from jax.extend.core import primitives
-from jax.interpreters import ad
 
+from probode.base import jax_inside
+from probode.base.jax_inside import (
+    WITH_RULES,
+    Closed,
+    Jaxpr,
+    Unreadable,
+    is_literal,
+    kind,
+    operation,
+    operations,
+    program_of,
+    reading,
+)
 from probode.base.precision import double_precision
 from probode.programs.field import Field
 from probode.programs.program import Program
 
-_INLINED = {"jit", "pjit", "closed_call", "core_call", "checkpoint", "remat2"}
-_WITH_RULES = {"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"}
 _LARGEST_JACOBIAN = 200
 """Components up to which a Jacobian is stored beside its function."""
 
@@ -42,10 +49,10 @@ class Variable(NamedTuple):
     @staticmethod
     def of(variable: Any) -> "Variable":
         """Those of a variable of a program."""
-        aval = variable.aval
-        if not hasattr(aval, "dtype") or not isinstance(aval.dtype, np.dtype):
-            raise NotStorable(f"it has an input of type {aval}")
-        return Variable(tuple(aval.shape), aval.dtype.str, aval.weak_type)
+        shape, dtype, weak_type = kind(variable)
+        if not isinstance(dtype, np.dtype):
+            raise NotStorable(f"it has an input of type {dtype}")
+        return Variable(tuple(shape), dtype.str, weak_type)
 
     def described(self) -> Any:
         """As JAX takes it."""
@@ -79,16 +86,16 @@ class Listed(NamedTuple):
     closed: tuple[Any, ...] | None = None
     """The constants, of a program inside another one that holds them itself."""
 
-    def traced(self, constants: Sequence[Any]) -> core.ClosedJaxpr:
+    def traced(self, constants: Sequence[Any]) -> Any:
         """The program with its constants."""
-        made = jax.make_jaxpr(self._run)(*(x.described() for x in self.inputs))
-        jaxpr, count = made.jaxpr, self.constants
-        jaxpr = jaxpr.replace(
-            constvars=[*jaxpr.constvars, *jaxpr.invars[:count]],
-            invars=jaxpr.invars[count:],
-            debug_info=jaxpr.debug_info._replace(arg_names=None, result_paths=None),
+        inputs = [x.described() for x in self.inputs]
+        made = jax.make_jaxpr(self._run)(*inputs)
+        closed = jax_inside.with_constants(made, self.constants, constants)
+        if closed is not None:
+            return closed
+        return jax.make_jaxpr(lambda *given: self._run(*constants, *given))(
+            *inputs[self.constants :]
         )
-        return core.ClosedJaxpr(jaxpr, [*made.consts, *constants])
 
     def _run(self, *inputs: Any) -> list[Any]:
         values: dict[int, Any] = dict(enumerate(inputs))
@@ -102,10 +109,9 @@ class Listed(NamedTuple):
             return np.asarray(atom.value, dtype)
 
         for name, operands, settings, places in self.operations:
-            primitive = _primitives()[name]
+            primitive = operations()[name]
             given = {key: _loaded(value) for key, value in settings.items()}
-            results = primitive.bind(*map(read, operands), **given)
-            results = results if primitive.multiple_results else [results]
+            results = jax_inside.bind(primitive, list(map(read, operands)), given)
             values.update(zip(places, results, strict=True))
         return [read(atom) for atom in self.outputs]
 
@@ -196,12 +202,20 @@ def _jacobian(field: Field) -> tuple[Listed, tuple[Any, ...]]:
     with double_precision():
         t = jax.ShapeDtypeStruct((), float)
         y = jax.ShapeDtypeStruct((field.reads * field.d,), float)
-        closed = jax.make_jaxpr(jacobian)(t, y, *field.args)
+        closed = jax_inside.trace(jacobian, t, y, *field.args)
     return listing(closed.jaxpr), tuple(closed.consts)
 
 
-def listing(jaxpr: core.Jaxpr) -> Listed:
+def listing(jaxpr: Jaxpr) -> Listed:
     """The operations of a program; raises :class:`NotStorable`."""
+    try:
+        with reading("programs that can be listed", "they are not stored", (NotStorable,)):
+            return _listing(jaxpr)
+    except Unreadable as error:
+        raise NotStorable(str(error)) from error
+
+
+def _listing(jaxpr: Jaxpr) -> Listed:
     writer = _Writer()
     inputs = (*jaxpr.constvars, *jaxpr.invars)
     places = writer.take(len(inputs))
@@ -226,43 +240,40 @@ class _Writer:
         where = dict(zip((*jaxpr.constvars, *jaxpr.invars), inputs, strict=True))
 
         def read(atom: Any) -> Any:
-            if isinstance(atom, core.Literal):
+            if is_literal(atom):
                 return Known(np.asarray(atom.val), Variable.of(atom))
             return where[atom]
 
         for equation in jaxpr.eqns:
-            name, operands = equation.primitive.name, tuple(map(read, equation.invars))
-            if name in _INLINED | _WITH_RULES:
-                self.has_rules |= name in _WITH_RULES
-                results: Sequence[Any] = self._call(equation, operands)
+            name, operands = operation(equation), tuple(map(read, equation.invars))
+            called = jax_inside.called(equation)
+            if called is not None:
+                self.has_rules |= name in WITH_RULES
+                results: Sequence[Any] = self._call(called, operands)
             else:
                 results = self.take(len(equation.outvars))
                 settings = {key: self._setting(name, x) for key, x in equation.params.items()}
-                if _primitives().get(name) is not equation.primitive or equation.effects:
+                if operations().get(name) is not equation.primitive or equation.effects:
                     raise NotStorable(f"it has the operation {name!r}")
                 self.operations.append(Operation(name, operands, settings, tuple(results)))
             where.update(zip(equation.outvars, results, strict=True))
         return [read(atom) for atom in jaxpr.outvars]
 
-    def _call(self, equation: Any, operands: tuple[Any, ...]) -> list[Any]:
-        called = equation.params.get("jaxpr", equation.params.get("call_jaxpr"))
-        if isinstance(called, core.ClosedJaxpr):
-            held = [
-                Known(np.asarray(x), Variable.of(v))
-                for x, v in zip(called.consts, called.jaxpr.constvars, strict=True)
-            ]
-            return self.write(called.jaxpr, [*held, *operands])
-        return self.write(called, operands)
+    def _call(self, called: Closed, operands: tuple[Any, ...]) -> list[Any]:
+        held = [
+            Known(np.asarray(x), Variable.of(v))
+            for x, v in zip(called.consts, called.jaxpr.constvars, strict=False)
+        ]
+        return self.write(called.jaxpr, [*held, *operands])
 
     def _setting(self, name: str, value: Any) -> Any:
-        if isinstance(value, core.ClosedJaxpr):
-            inner = listing(value.jaxpr)
+        program = program_of(value)
+        if program is not None:
+            inner = listing(program.jaxpr)
             self.has_rules |= inner.has_rules
-            return inner._replace(closed=tuple(map(np.asarray, value.consts)))
-        if isinstance(value, core.Jaxpr):
-            inner = listing(value)
-            self.has_rules |= inner.has_rules
-            return inner
+            if not hasattr(value, "consts"):  # without values
+                return inner
+            return inner._replace(closed=tuple(map(np.asarray, program.consts)))
         if isinstance(value, tuple):
             items = [self._setting(name, item) for item in value]
             return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
@@ -282,11 +293,3 @@ def _loaded(value: Any) -> Any:
         items = [_loaded(item) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
     return value
-
-
-@lru_cache(maxsize=1)
-def _primitives() -> dict[str, Any]:
-    """JAX's operations by name."""
-    known = {primitive.name: primitive for primitive in ad.primitive_jvps}
-    public = (getattr(primitives, name) for name in dir(primitives) if name.endswith("_p"))
-    return known | {primitive.name: primitive for primitive in public}

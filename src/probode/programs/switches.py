@@ -21,8 +21,8 @@ from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from jax.extend import core
 
+from probode.base.jax_inside import Unreadable, apply, is_literal, kind, operation, reading
 from probode.programs.field import Field
 from probode.programs.program import (
     COMPARISONS,
@@ -32,7 +32,6 @@ from probode.programs.program import (
     keeps_fractions,
     timing,
 )
-from probode.programs.taylor import evaluate_equation
 from probode.programs.tracing.evaluate import ENTRYWISE, OPERATIONS
 
 _MOST = 10_000
@@ -100,8 +99,14 @@ def switches(field: Field, t0: float, t1: float) -> Switches:
     known = [_Known(value) for value in field.constants]
     arguments = [_Known(value) for value in field.args]
     inputs = [Timed(lambda t: t, linear=True), _STATE, *arguments]
-    with np.errstate(all="ignore"):
-        walk.run(field.program.jaxpr, known, inputs)
+    try:
+        with (
+            np.errstate(all="ignore"),
+            reading("programs with switches in time", "steps do not stop at them"),
+        ):
+            walk.run(field.program.jaxpr, known, inputs)
+    except Unreadable:
+        pass  # those that were found
     return walk.found()
 
 
@@ -167,7 +172,7 @@ class Walk:
         values.update(zip(jaxpr.invars, inputs, strict=True))
 
         def read(atom: Any) -> Any:
-            return _Known(atom.val) if isinstance(atom, core.Literal) else values[atom]
+            return _Known(atom.val) if is_literal(atom) else values[atom]
 
         for equation in jaxpr.eqns:
             operands = [read(atom) for atom in equation.invars]
@@ -175,7 +180,7 @@ class Walk:
         return [read(atom) for atom in jaxpr.outvars]
 
     def _apply(self, equation: Any, operands: list[Any]) -> list[Any]:
-        count, name = len(equation.outvars), equation.primitive.name
+        count, name = len(equation.outvars), operation(equation)
         inner = called_program(equation)
         if equation.params.get("name") == "searchsorted" and isinstance(operands[1], Timed):
             if isinstance(operands[0], _Known) and operands[1].linear:
@@ -198,7 +203,7 @@ class Walk:
         unknown = any(isinstance(x, Timed) and x.at is None for x in operands)
         if rule is None or unknown:
             return Timed(None)
-        shapes = [np.shape(atom.aval) for atom in equation.invars]
+        shapes = [kind(atom)[0] for atom in equation.invars]
         rank = max(map(len, shapes))
 
         def at(t: np.ndarray) -> np.ndarray:
@@ -318,9 +323,9 @@ def _computed_later(equation: Any, operands: list[_Known]) -> list[_Known]:
     @lru_cache(maxsize=1)
     def results() -> list[Any]:
         values = [x.value for x in operands]
-        rule = OPERATIONS.get(equation.primitive.name)
+        rule = OPERATIONS.get(operation(equation))
         if rule is None or len(equation.outvars) > 1:
-            return evaluate_equation(equation, values)
+            return apply(equation, values)
         return [rule(equation.params, *values)]  # JAX would compile each kind of operation
 
     return [_Known(later=partial(lambda i: results()[i], i)) for i in range(len(equation.outvars))]

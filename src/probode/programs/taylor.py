@@ -15,22 +15,61 @@ anything else       ``v_k = w_(k-1) / k`` with ``w = v'``, the series of JAX's o
 """
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from math import factorial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend import core
 from jaxtyping import Array, Float
+
+from probode.base.jax_inside import (
+    Closed,
+    Unreadable,
+    apply,
+    bind,
+    called,
+    is_literal,
+    operation,
+    reading,
+    trace,
+)
 
 
 def derivatives(
     field: Callable[[Array, Array], Array], t0: Array, y0: Array, order: int
 ) -> Float[Array, "n d"]:
     """``y, y', ..., y^(order)`` at ``t0`` of the solution of ``y' = f(t, y)``, ``y(t0) = y0``."""
-    closed = jax.make_jaxpr(field)(t0, y0)
+    try:
+        with reading(*_SERIES, expected=(NotImplementedError,)):
+            return _by_series(field, t0, y0, order)
+    except Unreadable:
+        return _by_nesting(field, t0, y0, order)
+
+
+_SERIES = ("programs that can be expanded", "derivatives at the start take longer to compile")
+
+
+def _by_nesting(
+    field: Callable[[Array, Array], Array], t0: Array, y0: Array, order: int
+) -> Float[Array, "n d"]:
+    """``d/dt g(t, y(t)) = ∂g/∂t + ∂g/∂y f``, applied again and again: twice the work each time."""
+
+    def following(g: Callable[..., Array]) -> Callable[..., Array]:
+        return lambda t, y: jax.jvp(g, (t, y), (jnp.ones_like(t), field(t, y)))[1]
+
+    rows, g = [y0], field
+    for _ in range(order):
+        rows.append(g(t0, y0))
+        g = following(g)
+    return jnp.stack(rows)
+
+
+def _by_series(
+    field: Callable[[Array, Array], Array], t0: Array, y0: Array, order: int
+) -> Float[Array, "n d"]:
+    closed = trace(field, t0, y0)
     expansion = _Expansion()
     time = Series(t0, [t0, jnp.ones_like(t0)])
     solution = Series(y0, [y0], lambda k: _times(slope[k - 1], 1.0 / k))
@@ -90,12 +129,12 @@ class _Expansion:
         self._done: dict[Any, tuple[list[Series], list[Series]]] = {}
         self._literals: dict[Any, Series] = {}
 
-    def run(self, closed: core.ClosedJaxpr, inputs: Sequence[Series]) -> list[Series]:
+    def run(self, closed: Closed, inputs: Sequence[Series]) -> list[Series]:
         """The results of a program."""
         known: dict[Any, Series] = {}
 
         def read(atom: Any) -> Series:
-            return self._literal(atom.val) if isinstance(atom, core.Literal) else known[atom]
+            return self._literal(atom.val) if is_literal(atom) else known[atom]
 
         constants = [Series(value, [value]) for value in closed.consts]
         known.update(zip(closed.jaxpr.constvars, constants, strict=True))
@@ -123,10 +162,12 @@ class _Expansion:
         return self._done[key][0]
 
     def _apply(self, equation: Any, operands: list[Series]) -> list[Series]:
-        name = equation.primitive.name
-        if name in _CALLS:
-            return self.run(equation.params[_CALLS[name]], operands)
-        first = evaluate_equation(equation, [x.instantiated(0) for x in operands])
+        # A rule for forward mode says how series go on, one for reverse mode does not.
+        inner = called(equation, but=("custom_jvp_call",))
+        if inner is not None:
+            return self.run(inner, operands)
+        name = operation(equation)
+        first = apply(equation, [x.instantiated(0) for x in operands])
         results = [Series(value, [value]) for value in first]
         if name == "stop_gradient" or all(x.constant for x in operands):
             return results
@@ -155,7 +196,7 @@ class _Expansion:
                 every = list(values)
                 for i, value in zip(places, moved, strict=True):
                     every[i] = value
-                found = evaluate_equation(equation, every)
+                found = apply(equation, every)
                 return [v for v, x in zip(found, results, strict=True) if x.smooth]
 
             return jax.jvp(function, [values[i] for i in places], directions)[1]
@@ -163,7 +204,7 @@ class _Expansion:
         def rule(k: int) -> list[Any]:
             if not slopes:
                 like = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in operands]
-                closed = jax.make_jaxpr(tangents)(like, [like[i] for i in places])
+                closed = trace(tangents, like, [like[i] for i in places])
                 directions = [operands[i].derivative() for i in places]
                 slopes.extend(self.run(closed, [*operands, *directions]))
             return [_times(w[k - 1], 1.0 / k) for w in slopes]
@@ -235,35 +276,8 @@ def _times(value: Any, factor: float) -> Any:
 
 def _bind(equation: Any, values: Sequence[Any]) -> list[Any]:
     """The operation of an equation, a simple one, on other values."""
-    results = equation.primitive.bind(*values, **equation.params)
-    return list(results) if equation.primitive.multiple_results else [results]
+    return bind(equation.primitive, values, equation.params)
 
-
-def evaluate_equation(equation: Any, values: Sequence[Any]) -> list[Any]:
-    """An equation of any kind (some contain functions), as a program of its own."""
-    pairs = zip(equation.invars, values, strict=True)
-    inputs = {atom: value for atom, value in pairs if not isinstance(atom, core.Literal)}
-    program = _empty().replace(
-        invars=list(inputs),
-        outvars=equation.outvars,
-        eqns=[equation],
-        effects=equation.effects,
-    )
-    return list(jax.core.eval_jaxpr(program, [], *inputs.values()))
-
-
-@lru_cache(maxsize=1)
-def _empty() -> core.Jaxpr:
-    return jax.make_jaxpr(lambda: None)().jaxpr
-
-
-_CALLS = {
-    "jit": "jaxpr",
-    "pjit": "jaxpr",
-    "closed_call": "call_jaxpr",
-    "custom_vjp_call": "call_jaxpr",
-}
-"""Calls of programs, and where these are. (A rule for reverse mode says nothing about series.)"""
 
 _BILINEAR = {"mul", "dot_general", "conv_general_dilated"}
 

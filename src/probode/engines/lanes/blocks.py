@@ -12,18 +12,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.experimental.xla_metadata import set_xla_metadata
 from jaxtyping import Array, Float
 
+from probode.base.jax_inside import in_one_piece
 from probode.base.status import Status
 from probode.engines.lanes.layout import Given, Layout
 from probode.engines.lanes.step import advance, running
 
 LANES = 64
 """Members side by side. Fewer use the vector units less well, more do not fit into the cache."""
-
-_KNOWN_COMPILERS = ("0.10.",)
-"""Versions of JAX whose compiler was seen to do that right. (Several results make it abort.)"""
 
 _FINISHED = float(Status.SUCCESS.value)
 
@@ -51,25 +48,6 @@ def run_block(
         return tuple(layout.pack(advance(layout.method, member, lane, running(lane), limit).lane))
 
     return jnp.stack(jax.lax.while_loop(proceed, body, tuple(state)))
-
-
-def in_one_piece(function: Any) -> Any:
-    """Have XLA compile a function of arrays for the CPU as one piece, not kernel by kernel.
-
-    The function returns one array.
-    """
-    if not jax.__version__.startswith(_KNOWN_COMPILERS):
-        return function
-
-    def inside(*args: Array) -> Any:
-        with set_xla_metadata(xla_cpu_small_call=None, inlineable=None):
-            return function(*args)
-
-    def call(*args: Array) -> Any:
-        with set_xla_metadata(xla_cpu_small_call="true", inlineable="false"):
-            return jax.jit(inside, inline=False)(*args)
-
-    return call
 
 
 def give_places(

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from probode.base.compile import compiler_options
+from probode.base.jax_inside import LESS_OPTIMISATION, known_options, pallas
 from probode.base.precision import double_precision
 from probode.engines.in_jax import one_blas_thread
 from probode.engines.lanes import blocks, saving
@@ -137,6 +138,7 @@ def solve_lanes(
         problem = Problem.of(vector_field, members, solver, control, smooth, jac)
         limit = np.inf if max_steps is None else float(max_steps)
         on_gpu = device.platform == "gpu" and problem.task.recorder is None
+        on_gpu = on_gpu and pallas(1) is not None
         workers = 1 if on_gpu else _cores()
         capacity = _capacity(problem, on_gpu, workers)
         run = (_compiled_kernel if on_gpu else _compiled_blocks)(problem.task)
@@ -174,10 +176,11 @@ def _capacity(problem: Problem, on_gpu: bool, workers: int) -> int:
     return fitting
 
 
+@lru_cache(maxsize=1)
 def _cpu_options() -> dict[str, Any] | None:
     """The library's options for the CPU, and less optimisation: half the time, the same code."""
     options = compiler_options()
-    return None if options is None else {**options, "xla_backend_optimization_level": 1}
+    return None if options is None else {**options, **known_options(LESS_OPTIMISATION)}
 
 
 @lru_cache(maxsize=64)

@@ -9,21 +9,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.experimental import pallas as pl
 from jaxtyping import Array, Float
 
+from probode.base.jax_inside import pallas
 from probode.engines.lanes.layout import Given, Layout
 from probode.engines.lanes.step import advance, running
 from probode.programs.unroll.entries import multiplies
 
 LANES = 32
 """Members of a block: one warp."""
-
-
-def _compiler_parameters(warps: int) -> Any:
-    from jax.experimental.pallas import triton  # not everywhere that Pallas is
-
-    return triton.CompilerParams(num_warps=warps)
 
 
 def run_kernel(
@@ -66,13 +60,16 @@ def run_kernel(
         for place, i in enumerate(rows):
             out_ref[place, :] = state[i]
 
-    def column(height: int) -> pl.BlockSpec:
+    found = pallas(None if interpret else max(1, lanes // 32))
+    assert found is not None, "the engine looks first"
+    pl, options = found
+
+    def column(height: int) -> Any:
         return pl.BlockSpec((height, lanes), lambda i: (0, i))
 
-    def everywhere(size: int) -> pl.BlockSpec:
+    def everywhere(size: int) -> Any:
         return pl.BlockSpec((size,), lambda i: (0,))
 
-    options = {} if interpret else {"compiler_params": _compiler_parameters(max(1, lanes // 32))}
     return pl.pallas_call(
         kernel,
         grid=(count // lanes,),

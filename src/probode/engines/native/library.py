@@ -84,7 +84,7 @@ def _load() -> ctypes.CDLL | None:
             if name.startswith("xla_"):
                 capsule = jax.ffi.pycapsule(getattr(library, f"probode_{name}"))
                 jax.ffi.register_ffi_target(f"probode_{name}", capsule, platform="cpu")
-    except (OSError, AttributeError, RuntimeError) as error:
+    except Exception as error:  # of another making than this JAX, or this machine, takes
         logger.warning(
             "the compiled kernels %s cannot be used (%s): everything runs in JAX, at a fraction of "
             "the speed. Build them anew with `pip install -e .` (or `make install`), or delete the "

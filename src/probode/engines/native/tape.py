@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from probode.base.jax_inside import trace
 from probode.base.precision import double_precision, is_traced
 from probode.engines.native.library import address
 from probode.engines.native.writer import Writer
@@ -141,7 +142,7 @@ def listed(
         return None
     with double_precision():
         number, state = jax.ShapeDtypeStruct((), float), jax.ShapeDtypeStruct((d,), float)
-        in_arrays = jax.make_jaxpr(program)(signature.parameters(), number, state)
+        in_arrays = trace(program, signature.parameters(), number, state)
         if work(in_arrays.jaxpr) > _LONGEST_PROGRAM:
             return None
         inputs = _Inputs(signature, d, most)

@@ -4,11 +4,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend import core
-from jax.interpreters import batching, mlir
 from jaxtyping import Array
 
 from probode.base.compile import compiled
+from probode.base.jax_inside import new_operation
 from probode.base.precision import double_precision
 from probode.engines.native.driver import step_until_stopped
 from probode.engines.native.layout import begin, layout_of, pack, settings
@@ -39,10 +38,13 @@ def solve_to_end(
     """
     leaves, tree = jax.tree.flatten((field, control, t0, t1, y0))
     program = _Program(method, initialization, tree)
+    if _end is None:
+        return program.in_jax(*map(jnp.asarray, leaves))
+    bind = _end
 
     @jax.custom_jvp
     def end(*leaves: Any) -> Solve:
-        return layout_of(method).solve(_end.bind(*leaves, program=program))
+        return layout_of(method).solve(bind(*leaves, program=program))
 
     @end.defjvp
     def _(primals: Any, tangents: Any) -> Any:
@@ -95,16 +97,12 @@ class _Program:
         return pack(self.method, self.in_jax(*leaves))
 
 
-_end = core.Primitive("probode_solve_to_end")
-"""From the arrays of a problem to the vector of its solve at the end."""
-
-
 def _evaluate(*leaves: Any, program: _Program) -> Array:
     return _compiled(program, *leaves)
 
 
 def _shape(*leaves: Any, program: _Program) -> Any:
-    return jax.core.ShapedArray((layout_of(program.method).state,), jnp.float64)
+    return jax.ShapeDtypeStruct((layout_of(program.method).state,), jnp.float64)
 
 
 def _batched(leaves: Any, axes: Any, *, program: _Program) -> Any:
@@ -124,8 +122,12 @@ def _in_jax(*leaves: Any, program: _Program) -> Array:
 
 _compiled = compiled(0)(lambda program, *leaves: program.natively(*leaves))
 
-_end.def_impl(_evaluate)
-_end.def_abstract_eval(_shape)
-batching.primitive_batchers[_end] = _batched
-mlir.register_lowering(_end, mlir.lower_fun(_natively, multiple_results=False), platform="cpu")
-mlir.register_lowering(_end, mlir.lower_fun(_in_jax, multiple_results=False))
+_end = new_operation(
+    "probode_solve_to_end",
+    shape=_shape,
+    evaluate=_evaluate,
+    batched=_batched,
+    on_cpu=_natively,
+    elsewhere=_in_jax,
+)
+"""From the arrays of a problem to the vector of its solve at the end."""

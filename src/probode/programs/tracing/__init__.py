@@ -24,10 +24,10 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.extend import core
 
+from probode.base.jax_inside import Closed, is_tracer, run, trace, unknown_value
 from probode.base.precision import double_precision
-from probode.programs.program import Program
+from probode.programs.program import alike
 from probode.programs.tracing import operators, scalars, watching
 from probode.programs.tracing.alone import one_at_a_time, others_run
 from probode.programs.tracing.effects import State
@@ -162,8 +162,8 @@ def _climb(
     state.call = partial(reference.visit, 0)
     if state.is_used or reference.prints:
         return None
-    for path, run in _rungs(fun, y0, reference.seconds, state.handles_errors, numbers):
-        function = _prepare(run, given)
+    for path, way in _rungs(fun, y0, reference.seconds, state.handles_errors, numbers):
+        function = _prepare(way, given)
         if _works(function, reference, t0, y0, given):
             return Traceable(function, path, is_cheap=reference.seconds < _CHEAP)
     return None
@@ -208,10 +208,9 @@ def _prepare(
             raise
         except Exception as error:
             for leaf in jax.tree.leaves(args):
-                if isinstance(leaf, jax.core.Tracer) and leaf.dtype.kind in "biu":
-                    raise jax.errors.ConcretizationTypeError(
-                        leaf, "An integer among the parameters must be known to trace fun."
-                    ) from error
+                if is_tracer(leaf) and leaf.dtype.kind in "biu":
+                    message = "An integer among the parameters must be known to trace fun."
+                    raise unknown_value(leaf, message) from error
             raise
 
     return prepared
@@ -243,11 +242,11 @@ def _works(
 
 def _program(
     function: Callable[..., jax.Array], t0: float, y0: np.ndarray, args: tuple[Any, ...]
-) -> tuple[core.ClosedJaxpr, list[Any]]:
+) -> tuple[Closed, list[Any]]:
     """Trace with all numbers among the arguments as data, or all but the integers."""
     leaves, tree = jax.tree.flatten(args)
 
-    def attempt(is_data: list[bool]) -> tuple[core.ClosedJaxpr, list[Any]]:
+    def attempt(is_data: list[bool]) -> tuple[Closed, list[Any]]:
         data = [leaf for leaf, data in zip(leaves, is_data, strict=True) if data]
 
         def flat(t: Any, y: Any, *values: Any) -> jax.Array:
@@ -257,7 +256,7 @@ def _program(
             ]
             return function(t, y, *jax.tree.unflatten(tree, full))
 
-        return jax.make_jaxpr(flat)(np.float64(t0), y0, *data), data
+        return trace(flat, np.float64(t0), y0, *data), data
 
     numeric = [
         isinstance(leaf, bool | int | float | np.ndarray | np.generic | jax.Array)
@@ -272,16 +271,14 @@ def _program(
         return attempt([data and not fixed for data, fixed in zip(numeric, whole, strict=True)])
 
 
-def _differentiate(
-    program: core.ClosedJaxpr, t: Any, y: np.ndarray, data: list[Any], times: int
-) -> None:
+def _differentiate(program: Closed, t: Any, y: np.ndarray, data: list[Any], times: int) -> None:
     """Raise if JAX has no derivative of one of the operations.
 
     Those of plain operations have derivatives themselves; eigenvalues have a first one only.
     """
 
     def value(t: Any, y: Any) -> Any:
-        return jax.core.eval_jaxpr(program.jaxpr, program.consts, t, y, *data)[0]
+        return run(program.jaxpr, program.consts, t, y, *data)[0]
 
     def along(function: Callable[..., Any]) -> Callable[..., Any]:
         return lambda t, y: jax.jvp(function, (t, y), (t, y))[1]
@@ -293,7 +290,7 @@ def _differentiate(
 
 def _jax_program(
     function: Callable[..., jax.Array], t0: float, y0: np.ndarray, args: tuple[Any, ...]
-) -> tuple[core.ClosedJaxpr, list[Any]] | None:
+) -> tuple[Closed, list[Any]] | None:
     """The program of a function written for JAX, if it traces, and to the same program twice.
 
     It is not evaluated: outside of a compiled function every operation of JAX compiles by itself.
@@ -302,7 +299,7 @@ def _jax_program(
         (first, data), (again, _) = (_program(function, t0, y0, args) for _ in range(2))
     except Exception:  # it may still work with NumPy arrays
         return None
-    same = Program(first.jaxpr) == Program(again.jaxpr) and all(
+    same = alike(first.jaxpr, again.jaxpr) and all(
         np.array_equal(a, b, equal_nan=True)
         for a, b in zip(first.consts, again.consts, strict=True)
     )

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from probode.base.jax_inside import is_tracer
 from probode.programs.tracing import views
 from probode.programs.tracing.storage import Cell, Storage
 from probode.programs.tracing.views import Index
@@ -100,7 +101,7 @@ class TracedArray(Storage):
 
     def _known_value(self, what: str) -> np.ndarray:
         value = self.value
-        if isinstance(value, jax.core.Tracer) or not isinstance(value, np.ndarray):
+        if is_tracer(value) or not isinstance(value, np.ndarray):
             raise watch.refuse(what, value)
         return value
 

@@ -4,13 +4,16 @@ Checking a trace takes a handful of evaluations of a small program: NumPy has fi
 compiler would have started. Programs with operations that are not listed here are compiled.
 """
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
-from jax.extend import core
+
+from probode.base import jax_inside
+from probode.base.jax_inside import Closed, Unreadable, called, is_literal, kind, operation, reading
 
 _SHAKE = 1e-13
 """Relative change of all intermediate results that is to show what rounding does."""
@@ -22,20 +25,32 @@ class Evaluator:
     ``is_plain`` says that all its operations are listed here.
     """
 
-    def __init__(self, program: core.ClosedJaxpr) -> None:
+    def __init__(self, program: Closed) -> None:
         self._program = program
         self._compiled: Callable[..., Any] | None = None
-        self.is_plain = _is_listed(program.jaxpr)
+        self.is_plain = False
+        try:
+            with reading(*_PLAIN):
+                self.is_plain = _is_listed(program.jaxpr)
+        except Unreadable:
+            pass
         if not self.is_plain:
-            self._compiled = jax.jit(
-                lambda *inputs: jax.core.eval_jaxpr(program.jaxpr, program.consts, *inputs)
-            )
+            self._compile()
+
+    def _compile(self) -> None:
+        jaxpr, constants = self._program
+        self._compiled = jax.jit(lambda *inputs: jax_inside.run(jaxpr, constants, *inputs))
 
     def __call__(self, *inputs: Any) -> np.ndarray:
         """The value."""
-        if self._compiled is not None:
-            return np.asarray(self._compiled(*inputs)[0])
-        return _run(self._program.jaxpr, self._program.consts, inputs)[0]
+        if self._compiled is None:
+            try:
+                with reading(*_PLAIN, expected=(FloatingPointError,)):
+                    return _run(self._program.jaxpr, self._program.consts, inputs)[0]
+            except Unreadable:
+                self._compile()
+        assert self._compiled is not None
+        return np.asarray(self._compiled(*inputs)[0])
 
     def spread(self, *inputs: Any) -> np.ndarray:
         """How far the value moves when all intermediate results move a little.
@@ -56,22 +71,32 @@ class Evaluator:
         return np.maximum(*(np.abs(other - value) for other in shaken))
 
 
+_PLAIN = ("programs that NumPy can run", "checking a function takes a compilation")
+
+
 def count_equations(jaxpr: Any) -> int:
-    """The length of a program, with everything that it calls."""
-    return sum(1 + sum(count_equations(inner.jaxpr) for inner in _inner(eqn)) for eqn in jaxpr.eqns)
+    """The length of a program, with everything that it calls; zero if it cannot be read."""
+    try:
+        with reading("programs that can be counted", "long ones are compiled all the same"):
+            return _count(jaxpr)
+    except Unreadable:
+        return 0
 
 
-def _inner(eqn: Any) -> list[Any]:
-    return [value for value in eqn.params.values() if isinstance(value, core.ClosedJaxpr)]
+def _count(jaxpr: Any) -> int:
+    return sum(
+        1 + sum(_count(inner.jaxpr) for inner in jax_inside.programs_in(eqn.params))
+        for eqn in jaxpr.eqns
+    )
 
 
 def _is_listed(jaxpr: Any) -> bool:
     for eqn in jaxpr.eqns:
-        name = eqn.primitive.name
-        if name in _CALLS:
-            if not all(_is_listed(inner.jaxpr) for inner in _inner(eqn)[:1]):
+        inner = called(eqn)
+        if inner is not None:
+            if not _is_listed(inner.jaxpr):
                 return False
-        elif name not in OPERATIONS:
+        elif operation(eqn) not in OPERATIONS:
             return False
     return True
 
@@ -85,22 +110,20 @@ def _run(
     values = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*constants, *inputs), strict=True))
 
     def read(atom: Any) -> Any:
-        return np.asarray(atom.val if isinstance(atom, core.Literal) else values[atom])
+        return np.asarray(atom.val if is_literal(atom) else values[atom])
 
     for eqn in jaxpr.eqns:
         operands = [read(atom) for atom in eqn.invars]
-        if eqn.primitive.name in _CALLS:
-            inner = _inner(eqn)[0]
+        inner = called(eqn)
+        if inner is not None:
             results = _run(inner.jaxpr, inner.consts, operands, change)
         else:
-            result = OPERATIONS[eqn.primitive.name](eqn.params, *operands)
+            result = OPERATIONS[operation(eqn)](eqn.params, *operands)
             results = result if isinstance(result, list) else [result]
         for variable, result in zip(eqn.outvars, results, strict=True):
-            values[variable] = change(np.asarray(result, variable.aval.dtype))
+            values[variable] = change(np.asarray(result, kind(variable)[1]))
     return [read(atom) for atom in jaxpr.outvars]
 
-
-_CALLS = {"jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call"}
 
 _Operation = Callable[..., Any]
 
@@ -265,7 +288,9 @@ _ENTRYWISE: dict[str, Callable[..., Any]] = {
     "ne": np.not_equal,
     "neg": np.negative,
     "not": np.invert,
+    "one_minus_square": lambda x: (1 + x) * (1 - x),
     "or": np.bitwise_or,
+    "polynomial": lambda x, *terms: functools.reduce(lambda a, b: a * x + b, terms[::-1]),
     "pow": np.power,
     "rem": np.fmod,
     "rsqrt": lambda x: 1 / np.sqrt(x),

@@ -9,7 +9,7 @@ import functools
 import threading
 from typing import Any
 
-import jax
+from probode.base.jax_inside import REFUSALS, is_tracer, unknown_value
 
 OPERATION_LIMIT = 2_000
 """Operations after which tracing is given up: unrolled loops take a compiler too long."""
@@ -34,10 +34,8 @@ class Watch(threading.local):
 
     def refuse(self, what: str, value: Any) -> Exception:
         """The error for a question that cannot be answered while tracing."""
-        if isinstance(value, jax.core.Tracer):
-            error: Exception = jax.errors.ConcretizationTypeError(
-                value, f"{what} of a traced value: its value is not known."
-            )
+        if is_tracer(value):
+            error = unknown_value(value, f"{what} of a traced value: its value is not known.")
         else:
             error = TypeError(f"{what} of an array that is being traced.")
         self.notice(error)
@@ -74,11 +72,5 @@ def _notice_when_made(kind: Any) -> None:
 
 
 # JAX raises these in the middle of user code, and there is no other place to learn of it.
-for _kind in (
-    jax.errors.ConcretizationTypeError,
-    jax.errors.NonConcreteBooleanIndexError,
-    jax.errors.TracerArrayConversionError,
-    jax.errors.TracerBoolConversionError,
-    jax.errors.TracerIntegerConversionError,
-):
+for _kind in REFUSALS:
     _notice_when_made(_kind)

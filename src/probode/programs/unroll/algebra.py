@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from probode.base.jax_inside import kind
 from probode.programs.unroll import entries as e
 from probode.programs.unroll.entries import Entry, Lanes, Unsupported, Value, as_lanes
 
@@ -31,7 +32,7 @@ def dot_general(equation: Any, operands: list[Value]) -> list[Value]:
         for row in batch
         for column in other
     ]
-    return [Lanes(equation.outvars[0].aval.shape, results)]
+    return [Lanes(kind(equation.outvars[0])[0], results)]
 
 
 def _vectors(
@@ -65,7 +66,7 @@ def _blocks(lanes: Lanes) -> list[list[list[Entry]]]:
 
 def qr(equation: Any, operands: list[Value]) -> list[Value]:
     """``R`` alone, which is all that the library asks for."""
-    q, r = (variable.aval.shape for variable in equation.outvars)
+    q, r = (kind(variable)[0] for variable in equation.outvars)
     lanes = as_lanes(operands[0])
     factors = [e.triangular(block, lanes.shape[-1]) for block in _blocks(lanes)]
     flat = [x for block in factors for row in block for x in row]
@@ -89,12 +90,12 @@ def triangular_solve(equation: Any, operands: list[Value]) -> list[Value]:
         upper = not upper
     solved = [e.solve_triangular(m, b, upper=upper) for m, b in zip(matrices, sides, strict=True)]
     flat = [x for block in solved for row in block for x in row]
-    return [Lanes(equation.outvars[0].aval.shape, flat)]
+    return [Lanes(kind(equation.outvars[0])[0], flat)]
 
 
 def lu(equation: Any, operands: list[Value]) -> list[Value]:
     """Of ``A x = b`` the solution is what counts: see :func:`eliminate`."""
-    return [_absent(variable.aval.shape) for variable in equation.outvars]
+    return [_absent(kind(variable)[0]) for variable in equation.outvars]
 
 
 def eliminate(rows: list[list[Entry]]) -> list[Entry]:

@@ -21,8 +21,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend import core
 
+from probode.base.jax_inside import (
+    Jaxpr,
+    Unreadable,
+    bind,
+    called,
+    is_literal,
+    kind,
+    operation,
+    reading,
+)
 from probode.programs.unroll import algebra
 from probode.programs.unroll import entries as e
 from probode.programs.unroll.entries import Entry, Lanes, Unsupported, Value, as_lanes
@@ -52,12 +61,23 @@ def _shape_of(leaf: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(leaf.shape, dtype)
 
 
-def run(jaxpr: core.Jaxpr, constants: Sequence[Any], inputs: Sequence[Value]) -> list[Value]:
-    """Run a program on lanes."""
+def run(jaxpr: Jaxpr, constants: Sequence[Any], inputs: Sequence[Value]) -> list[Value]:
+    """Run a program on lanes; raises :class:`Unsupported`."""
+    try:
+        with reading("programs that can be written out", _BY_XLA, (Unsupported,)):
+            return _run(jaxpr, constants, inputs)
+    except Unreadable as error:
+        raise Unsupported(str(error)) from error
+
+
+_BY_XLA = "steps of small systems, and ensembles of them, are evaluated by XLA"
+
+
+def _run(jaxpr: Jaxpr, constants: Sequence[Any], inputs: Sequence[Value]) -> list[Value]:
     known: dict[Any, Value] = {}
 
     def read(atom: Any) -> Value:
-        return np.asarray(atom.val) if isinstance(atom, core.Literal) else known[atom]
+        return np.asarray(atom.val) if is_literal(atom) else known[atom]
 
     for variable, constant in zip(jaxpr.constvars, constants, strict=True):
         known[variable] = constant if isinstance(constant, Lanes) else np.asarray(constant)
@@ -70,9 +90,10 @@ def run(jaxpr: core.Jaxpr, constants: Sequence[Any], inputs: Sequence[Value]) ->
 
 
 def _evaluate(equation: Any, operands: list[Value]) -> Sequence[Value]:
-    name = equation.primitive.name
-    if name in _CALLS:
-        return _call(equation, operands)
+    inner = called(equation)
+    if inner is not None:
+        return _run(inner.jaxpr, inner.consts, operands)
+    name = operation(equation)
     if name in _SPECIAL:
         return _SPECIAL[name](equation, operands)
     if all(isinstance(x, np.ndarray) for x in operands):
@@ -84,9 +105,9 @@ def _evaluate(equation: Any, operands: list[Value]) -> Sequence[Value]:
     if name in _CUMULATIVE:
         return _cumulate(equation, operands[0])
     if name in _ELEMENTWISE or name in _ARITHMETIC:
-        kind = equation.outvars[0].aval.dtype
-        if kind.kind not in "biu" and kind != np.float64:
-            raise Unsupported(f"{name!r} in {kind}: constants are doubles")
+        dtype = kind(equation.outvars[0])[1]
+        if dtype.kind not in "biu" and dtype != np.float64:
+            raise Unsupported(f"{name!r} in {dtype}: constants are doubles")
         return [_elementwise(equation, operands)]
     raise Unsupported(f"the operation {name!r} has no form on lanes")
 
@@ -109,7 +130,7 @@ _MOVES = frozenset(
 
 def _move(equation: Any, operands: list[Value]) -> list[Lanes]:
     """Run the equation on labels, and fetch what they stand for."""
-    name = equation.primitive.name
+    name = operation(equation)
     data = {"gather": 1, "dynamic_slice": 1, "dynamic_update_slice": 2, "scatter": 3}
     pool: list[Entry] = []
     labelled: list[Any] = []
@@ -145,11 +166,11 @@ def _choose_rows(equation: Any, operands: list[Value]) -> list[Lanes]:
     batched = how.operand_batching_dims or how.start_indices_batching_dims
     if len(axes) != 1 or size[axes[0]] != 1 or batched:
         raise Unsupported("'gather' at indices that differ between members")
-    shape = equation.outvars[0].aval.shape
+    shape = kind(equation.outvars[0])[0]
     places = np.arange(len(index.entries)).reshape(index.shape[:-1])
     loose = [1 if i in how.offset_dims else n for i, n in enumerate(shape)]
     which = np.broadcast_to(places.reshape(loose), shape).reshape(-1)
-    length = equation.invars[0].aval.shape[axes[0]]
+    length = kind(equation.invars[0])[0][axes[0]]
     rows = [_move(equation, [x, np.full(index.shape, k)])[0].entries for k in range(length)]
     results = list(rows[-1])
     for k in reversed(range(length - 1)):
@@ -165,12 +186,21 @@ _ARITHMETIC: dict[str, Callable[..., Entry]] = {
     "mul": e.mul,
     "neg": e.neg,
     "square": e.square,
+    "one_minus_square": lambda x: e.mul(e.add(1.0, x), e.sub(1.0, x)),
+    "polynomial": lambda x, *terms: _horner(x, terms),
     "stop_gradient": lambda x: x,
     "optimization_barrier": lambda x: x,
     "select_n": lambda which, *cases: _select(which, cases),
     "is_finite": lambda x: e.compare("lt", lambda a, b: a < b, e.absolute(x), np.inf),
 }
 """Operations that know their constants."""
+
+
+def _horner(x: Entry, terms: Sequence[Entry]) -> Entry:
+    total = terms[-1]
+    for term in reversed(terms[:-1]):
+        total = e.add(e.mul(total, x), term)
+    return total
 
 
 def _select(which: Entry, cases: Sequence[Entry]) -> Entry:
@@ -195,17 +225,17 @@ _ELEMENTWISE = frozenset(
 
 
 def _elementwise(equation: Any, operands: list[Value]) -> Lanes:
-    shape = equation.outvars[0].aval.shape
+    shape = kind(equation.outvars[0])[0]
     columns = [_spread(as_lanes(x), shape) for x in operands]
-    types = [atom.aval.dtype for atom in equation.invars]
-    exact = _ARITHMETIC.get(equation.primitive.name)
+    types = [kind(atom)[1] for atom in equation.invars]
+    exact = _ARITHMETIC.get(operation(equation))
     inverses: dict[int, Entry] = {}
     divides = Counter(map(id, columns[-1]))
 
     def one(*numbers: Entry) -> Entry:
         if exact is not None:
             return exact(*numbers)
-        if equation.primitive.name == "div":
+        if operation(equation) == "div":
             return _divide(numbers[0], numbers[1], inverses, divides[id(numbers[1])])
         return _bind(equation, numbers, types)
 
@@ -228,15 +258,15 @@ def _bind(equation: Any, numbers: Sequence[Entry], types: Sequence[Any]) -> Entr
     if not arrays:
         with jax.ensure_compile_time_eval():
             known = [jnp.asarray(x, dtype) for x, dtype in zip(numbers, types, strict=True)]
-            return np.asarray(equation.primitive.bind(*known, **equation.params)).item()
+            return np.asarray(bind(equation.primitive, known, equation.params)[0]).item()
     if isinstance(arrays[0], e.Symbol):
-        kind = equation.outvars[0].aval.dtype
-        return arrays[0].operation(equation.primitive.name, numbers, types, kind, equation.params)
+        dtype = kind(equation.outvars[0])[1]
+        return arrays[0].operation(operation(equation), numbers, types, dtype, equation.params)
     wide = [
         lax.full(arrays[0].shape, x, dtype) if e.constant(x) else x
         for x, dtype in zip(numbers, types, strict=True)
     ]
-    return equation.primitive.bind(*wide, **equation.params)
+    return bind(equation.primitive, wide, equation.params)[0]
 
 
 def _spread(lanes: Lanes, shape: tuple[int, ...]) -> list[Entry]:
@@ -257,7 +287,7 @@ _REDUCTIONS: dict[str, Callable[[Entry, Entry], Entry]] = {
 
 
 def _reduce(equation: Any, operand: Value) -> list[Lanes]:
-    combine = _REDUCTIONS[equation.primitive.name]
+    combine = _REDUCTIONS[operation(equation)]
     lanes, axes = as_lanes(operand), equation.params["axes"]
     kept = [i for i in range(len(lanes.shape)) if i not in axes]
     shape = tuple(lanes.shape[i] for i in kept)
@@ -277,7 +307,7 @@ _CUMULATIVE = {
 
 
 def _cumulate(equation: Any, operand: Value) -> list[Lanes]:
-    combine, lanes = _CUMULATIVE[equation.primitive.name], as_lanes(operand)
+    combine, lanes = _CUMULATIVE[operation(equation)], as_lanes(operand)
     labels = np.moveaxis(
         np.arange(len(lanes.entries)).reshape(lanes.shape), equation.params["axis"], -1
     )
@@ -295,12 +325,12 @@ def _cond(equation: Any, operands: list[Value]) -> Sequence[Value]:
     branches = equation.params["branches"]
     if isinstance(which, np.ndarray):
         branch = branches[int(np.clip(which, 0, len(branches) - 1))]
-        return run(branch.jaxpr, branch.consts, inputs)
+        return _run(branch.jaxpr, branch.consts, inputs)
     if len(branches) != 2:
         raise Unsupported("a choice among more than two branches")
     index = which.entries[0]
     condition = index if index.dtype == bool else e.apply("ne", index, e.full(0, index, index))
-    no, yes = (map(as_lanes, run(b.jaxpr, b.consts, inputs)) for b in branches)
+    no, yes = (map(as_lanes, _run(b.jaxpr, b.consts, inputs)) for b in branches)
     return [
         Lanes(
             a.shape, [e.choose(condition, x, y) for x, y in zip(a.entries, b.entries, strict=True)]
@@ -323,7 +353,7 @@ def _scan(equation: Any, operands: list[Value]) -> list[Value]:
     series = [as_lanes(x) for x in operands[consts + carried :]]
     collected: list[list[Lanes]] = []
     for k in reversed(range(length)) if how["reverse"] else range(length):
-        results = run(body.jaxpr, body.consts, [*fixed, *carry, *(_part(x, k) for x in series)])
+        results = _run(body.jaxpr, body.consts, [*fixed, *carry, *(_part(x, k) for x in series)])
         carry = results[:carried]
         collected.append([as_lanes(x) for x in results[carried:]])
     if how["reverse"]:
@@ -354,7 +384,7 @@ def _linear_solve(equation: Any, operands: list[Value]) -> list[Value]:
     if size > _LARGEST_SYSTEM:
         raise Unsupported(f"a linear system of {size} unknowns")
     columns = [
-        as_lanes(run(product.jaxpr, product.consts, [*given, unit.reshape(b.shape)])[0]).entries
+        as_lanes(_run(product.jaxpr, product.consts, [*given, unit.reshape(b.shape)])[0]).entries
         for unit in np.eye(size)
     ]
     rows = [list(row) for row in zip(*columns, strict=True)]
@@ -389,24 +419,3 @@ _SPECIAL: dict[str, Callable[[Any, list[Value]], Sequence[Value]]] = {
     "scan": _scan,
     "platform_index": lambda equation, operands: [np.asarray(0, np.int32)],
 }
-
-_CALLS = {
-    "jit": "jaxpr",
-    "pjit": "jaxpr",
-    "closed_call": "call_jaxpr",
-    "core_call": "call_jaxpr",
-    "custom_jvp_call": "call_jaxpr",
-    "custom_vjp_call": "call_jaxpr",
-    "custom_vjp_call_jaxpr": "fun_jaxpr",
-    "checkpoint": "jaxpr",
-    "remat": "jaxpr",
-    "remat2": "jaxpr",
-}
-"""Calls, and the parameter that holds what is called."""
-
-
-def _call(equation: Any, operands: list[Value]) -> Sequence[Value]:
-    called = equation.params[_CALLS[equation.primitive.name]]
-    if isinstance(called, core.ClosedJaxpr):
-        return run(called.jaxpr, called.consts, operands)
-    return run(called, (), operands)

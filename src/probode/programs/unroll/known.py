@@ -7,19 +7,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from probode.base.jax_inside import bind, kind, operation
+
 
 def run_on_arrays(equation: Any, operands: Sequence[Any], params: Any) -> list[np.ndarray]:
     """What an equation computes from arrays."""
-    in_numpy = _IN_NUMPY.get(equation.primitive.name)
+    name = operation(equation)
+    in_numpy = _IN_NUMPY.get(name)
     if in_numpy is not None:  # JAX would compile a program for each
-        kind = equation.outvars[0].aval.dtype if equation.primitive.name in _COMPUTES else None
+        dtype = kind(equation.outvars[0])[1] if name in _COMPUTES else None
         result = in_numpy(params, *operands)
         if result is not None:
-            return [np.asarray(result, kind)]
+            return [np.asarray(result, dtype)]
     with jax.ensure_compile_time_eval():
-        results = equation.primitive.bind(*map(jnp.asarray, operands), **params)
-    several = equation.primitive.multiple_results
-    return [np.asarray(x) for x in (results if several else [results])]
+        results = bind(equation.primitive, list(map(jnp.asarray, operands)), params)
+        return [np.asarray(x) for x in results]
 
 
 def _iota(p: Any) -> np.ndarray:

@@ -1,0 +1,108 @@
+"""What the library borrows from JAX's inside: all of it, with what is done where JAX lacks it.
+
+JAX documents its functions, not what they are made of; the latter changes between versions. Nothing
+else in the library names an undocumented attribute of JAX or XLA. Each loan has a fallback, by
+which results are the same and take longer (or are kept less long), and which is announced once by
+the logger ``probode``.
+
+==========================  ==============================================  ========================
+loan                        what for                                        without it
+==========================  ==============================================  ========================
+:func:`is_tracer`           values that are not known yet                   found by a trace
+:func:`evaluates_eagerly`   whether anything is traced, in no time          an operation finds out
+:func:`unknown_value`       an error of JAX's, raised by us                 made without its text
+:func:`double_precision`    64 bits, in a scope                             an older name for it
+:func:`trace` and below     programs: equations, operations, parameters     evaluated, not looked at
+:func:`rule_of_jvp`         derivative rules, compared                      compiled once per object
+:func:`with_constants`      constants made inputs of a stored program       constants of it
+:func:`operations`          the operations of a stored program              not stored
+:func:`new_operation`       native kernels inside a user's ``jit``          JAX's own loop
+:func:`in_one_piece`        loops compiled as one function                  kernel by kernel
+:func:`known_options`       quicker compilation                             JAX's own options
+:func:`cache_folder`        compiled programs on disk                       compiled per process
+:func:`pallas`              one kernel on the GPU                           XLA's kernels
+==========================  ==============================================  ========================
+
+Programs are read as in JAX's tutorial on interpreters of them: ``jaxpr.eqns``, ``invars``,
+``outvars``, ``constvars``; ``equation.primitive``, ``params``; ``variable.aval``; ``literal.val``.
+:func:`readable` tries that once. Whoever looks into a program does so within :func:`reading`, and
+asks :func:`operation` for the name of an operation: one with parameters that were not there when
+its rules were written has another name, for which nobody has a rule.
+"""
+
+from probode.base.jax_inside.compiling import (
+    FAST_COMPILATION,
+    LESS_OPTIMISATION,
+    cache_folder,
+    in_one_piece,
+    keep_compiled,
+    known_options,
+    new_operation,
+    pallas,
+)
+from probode.base.jax_inside.known import WITH_RULES
+from probode.base.jax_inside.loans import said, say
+from probode.base.jax_inside.programs import (
+    Closed,
+    Jaxpr,
+    Opaque,
+    Unreadable,
+    called,
+    is_literal,
+    kind,
+    library_calls,
+    operation,
+    operations,
+    program_of,
+    programs_in,
+    readable,
+    reading,
+    trace,
+)
+from probode.base.jax_inside.running import apply, bind, rule_of_jvp, run, with_constants
+from probode.base.jax_inside.values import (
+    REFUSALS,
+    double_precision,
+    evaluates_eagerly,
+    is_tracer,
+    unknown_value,
+)
+
+__all__ = [
+    "FAST_COMPILATION",
+    "LESS_OPTIMISATION",
+    "REFUSALS",
+    "WITH_RULES",
+    "Closed",
+    "Jaxpr",
+    "Opaque",
+    "Unreadable",
+    "apply",
+    "bind",
+    "cache_folder",
+    "called",
+    "double_precision",
+    "evaluates_eagerly",
+    "in_one_piece",
+    "is_literal",
+    "is_tracer",
+    "keep_compiled",
+    "kind",
+    "known_options",
+    "library_calls",
+    "new_operation",
+    "operation",
+    "operations",
+    "pallas",
+    "program_of",
+    "programs_in",
+    "readable",
+    "reading",
+    "rule_of_jvp",
+    "run",
+    "said",
+    "say",
+    "trace",
+    "unknown_value",
+    "with_constants",
+]

@@ -1,0 +1,129 @@
+"""What is asked of XLA beyond compiling a program."""
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import jax
+
+from probode.base.jax_inside.loans import borrowed, say
+
+
+def new_operation(
+    name: str,
+    *,
+    shape: Callable[..., jax.ShapeDtypeStruct],
+    evaluate: Callable[..., Any],
+    batched: Callable[..., Any],
+    on_cpu: Callable[..., Any],
+    elsewhere: Callable[..., Any],
+) -> Callable[..., Any] | None:
+    """An operation of our own, with one result: a function of arrays; ``None``: not to be had.
+
+    Documented are functions with other derivatives (``custom_jvp``), with other batches
+    (``custom_vmap``), and choices by platform; not what is decided when a program is lowered, after
+    all transformations, and costs nothing where it is not taken.
+    """
+    try:
+        batching, mlir = map(import_module, ("jax.interpreters.batching", "jax.interpreters.mlir"))
+        primitive = import_module("jax.extend.core").Primitive(name)
+        described = import_module("jax.core").ShapedArray
+        primitive.def_impl(evaluate)
+        primitive.def_abstract_eval(
+            lambda *values, **params: described(*_parts(shape(*values, **params)))
+        )
+        batching.primitive_batchers[primitive] = batched
+        on_cpu, elsewhere = (mlir.lower_fun(f, multiple_results=False) for f in (on_cpu, elsewhere))
+        mlir.register_lowering(primitive, on_cpu, platform="cpu")
+        mlir.register_lowering(primitive, elsewhere)
+    except Exception:
+        say("operations of others' making", "inside jit the native kernels are not used")
+        return None
+    return primitive.bind
+
+
+def _parts(described: jax.ShapeDtypeStruct) -> tuple[Any, Any]:
+    return described.shape, described.dtype
+
+
+_KNOWN_COMPILERS = ("0.10.", "0.12.")
+"""Versions of JAX whose compiler was seen to do that right. (Several results make it abort.)"""
+
+
+def in_one_piece(function: Any) -> Any:
+    """Have XLA compile a function of arrays for the CPU as one piece, not kernel by kernel.
+
+    The function returns one array.
+    """
+    mark = borrowed("jax.experimental.xla_metadata", "set_xla_metadata")
+    if mark is None or not jax.__version__.startswith(_KNOWN_COMPILERS):
+        say("a way to have loops compiled as one function", "lanes take longer for each step")
+        return function
+
+    def inside(*args: Any) -> Any:
+        with mark(xla_cpu_small_call=None, inlineable=None):
+            return function(*args)
+
+    def call(*args: Any) -> Any:
+        with mark(xla_cpu_small_call="true", inlineable="false"):
+            return jax.jit(inside, inline=False)(*args)
+
+    return call
+
+
+FAST_COMPILATION = {
+    "xla_cpu_use_fusion_emitters": False,
+    "xla_cpu_parallel_codegen_split_count": 2,
+}
+"""Halves compile times on the CPU; run times of the small kernels met here stay the same."""
+
+LESS_OPTIMISATION = {"xla_backend_optimization_level": 1}
+"""For long programs of simple operations: half the time to compile, the same code."""
+
+
+def known_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Those of the options that this version of the compiler knows."""
+
+    def are_known(some: dict[str, Any]) -> bool:
+        try:
+            jax.jit(lambda x: x, compiler_options=some).lower(0.0).compile()
+        except Exception:  # an unknown option is reported in different ways
+            return False
+        return True
+
+    if are_known(options):
+        return options
+    known = {name: value for name, value in options.items() if are_known({name: value})}
+    missing = ", ".join(sorted(set(options) - set(known)))
+    say(f"the options {missing} of its compiler", "compiling takes longer")
+    return known
+
+
+def cache_folder() -> str | None:
+    """Where compiled programs are kept, if they are."""
+    return getattr(jax.config, "jax_compilation_cache_dir", None)
+
+
+def keep_compiled(folder: str) -> bool:
+    """Have compiled programs kept in a folder; whether that was done."""
+    try:
+        jax.config.update("jax_compilation_cache_dir", folder)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.05)
+        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    except Exception:  # an option of another name
+        say("settings of its cache", "programs are compiled in every process")
+        return False
+    return True
+
+
+def pallas(warps: int | None = None) -> tuple[Any, dict[str, Any]] | None:
+    """Pallas, and its options for kernels of so many warps; ``None``: not to be had."""
+    try:
+        options = {}
+        if warps is not None:  # not everywhere that Pallas is
+            triton = import_module("jax.experimental.pallas.triton")
+            options["compiler_params"] = triton.CompilerParams(num_warps=warps)
+        return import_module("jax.experimental.pallas"), options
+    except Exception:
+        say("jax.experimental.pallas", "on a GPU many members take longer")
+        return None
