@@ -167,6 +167,29 @@ def test_complex_states_are_embedded():
     assert np.isrealobj(result.y_std)
 
 
+def turning(t, y):
+    return [(0.3 + 1j) * y[0] - 0.2 * y[1], 1j * y[0] * y[1]]
+
+
+@pytest.mark.parametrize("t_eval", [None, [0.3, 0.7]])
+def test_the_covariance_of_complex_states_is_complex(t_eval):
+    """``E[(y - m)(y - m)ᴴ]``, here put together from the real form ``P = E[x xᵀ]``."""
+    result = solve_ivp(turning, (0, 1), [1 + 0.5j, 2 - 1j], t_eval=t_eval, dense_output=True)
+    assert result.y_cov.shape == (len(result.t), 2, 2)
+    real = np.asarray(result.posterior(result.t).cov)
+    to_complex = np.hstack([np.eye(2), 1j * np.eye(2)])
+    expected = to_complex @ real @ to_complex.conj().T
+    np.testing.assert_allclose(result.y_cov, expected, atol=1e-14 * np.abs(real).max())
+    np.testing.assert_array_equal(result.sol.cov(result.t), result.y_cov)
+    variances = np.einsum("tii->it", result.y_cov)
+    np.testing.assert_allclose(np.sqrt(variances.real), result.y_std, rtol=1e-12)
+
+
+def test_the_covariance_of_a_complex_state_that_does_not_move_is_complex():
+    result = solve_ivp(turning, (1, 1), [1 + 0.5j, 2 - 1j])
+    assert (result.y_cov.shape, result.y_cov.dtype) == ((2, 2, 2), complex)
+
+
 def test_unknown_options_are_named_in_a_warning():
     with pytest.warns(UserWarning, match="`rtoll`"):
         solve_ivp(lotka_volterra, (0, 0.1), [1.0, 1.0], rtoll=1e-3)

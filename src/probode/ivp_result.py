@@ -14,11 +14,17 @@ class OdeResult(OptimizeResult):
     Beside SciPy's fields: ``y_std`` of shape ``(n, n_points)``, ``y_cov`` of shape
     ``(n_points, n, n)`` (computed when asked for), ``t_events_std``, ``posterior``, and ``path``:
     how the function was evaluated ("jax", "numpy", "scalars": compiled; "python": step by step).
+
+    Of complex states ``y_cov`` is ``E[(y - m)(y - m)ᴴ]`` and ``y_std`` the square root of its
+    diagonal; ``posterior`` holds the real form ``(Re y, Im y)``, whose covariance ``(2n, 2n)`` has
+    ``E[(y - m)(y - m)ᵀ]`` in it too.
     """
 
     def __missing__(self, key: str) -> Any:
         if key == "y_cov" and "posterior" in self:
-            self["y_cov"] = self["posterior"](np.asarray(self["t"], float)).cov
+            posterior: Posterior = self["posterior"]
+            at = posterior(np.asarray(self["t"], float))
+            self["y_cov"] = Embedding.of(posterior).covariances(at.cov)
             return self["y_cov"]
         raise KeyError(key)
 
@@ -71,7 +77,7 @@ class Constant:
 
     def cov(self, t: Any) -> np.ndarray:
         """Zero."""
-        return np.zeros((*np.shape(t), self._y.size, self._y.size))
+        return np.zeros((*np.shape(t), self._y.size, self._y.size), self._y.dtype)
 
     def sample(self, n: int = 1, *, seed: Any = 0, t: Any = None) -> np.ndarray:
         """The value, repeated."""
@@ -83,6 +89,12 @@ class Embedding(NamedTuple):
 
     n: int
     is_complex: bool
+
+    @staticmethod
+    def of(posterior: Posterior) -> "Embedding":
+        """That of a finished solve."""
+        size = posterior.shape[0]
+        return Embedding(size // 2 if posterior.is_complex else size, posterior.is_complex)
 
     def flatten(self, y: np.ndarray) -> np.ndarray:
         """Real form of a state."""
