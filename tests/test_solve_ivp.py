@@ -159,6 +159,17 @@ def test_stopping_early_keeps_what_there_is(options, word):
     assert result.t[-1] < 1000
 
 
+@pytest.mark.parametrize("y0", [[1.0, 1.0], [1.0 + 0.1j, 1.0]], ids=["real", "complex"])
+@pytest.mark.parametrize("t", [0.7, [0.7], [0.2, 0.7], [[0.2, 0.7, 0.9], [0.1, 0.3, 0.5]]])
+def test_each_sample_has_the_shape_of_the_mean(y0, t):
+    sol = solve_ivp(lotka_volterra, (0, 1), y0, dense_output=True).sol
+    mean, drawn = sol(t), sol.sample(5, t=t)
+    assert mean.shape == sol.std(t).shape == (2, *np.shape(t))
+    assert drawn.shape == (5, *mean.shape)
+    # Its components are those of the mean: within its error bars.
+    assert np.all(np.abs(drawn - mean) < 10 * sol.std(t) + 1e-12)
+
+
 def test_complex_states_are_embedded():
     result = solve_ivp(lambda t, y: 1j * y, (0, 1), [1 + 0j], rtol=1e-8, dense_output=True)
     assert result.y.dtype == complex

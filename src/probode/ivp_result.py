@@ -41,21 +41,26 @@ class Solution:
         self.n_segments = max(len(ts) - 1, 0)
 
     def __call__(self, t: Any) -> np.ndarray:
-        """Posterior mean, shape ``(n,)`` or ``(n, n_points)``."""
-        return self._embedding.values(self.posterior(np.asarray(t, float)).mean).T
+        """Posterior mean, shape ``(n,)`` for one time or ``(n, n_points)``."""
+        mean = self._embedding.values(self.posterior(np.asarray(t, float)).mean)
+        return np.moveaxis(mean, -1, 0)
 
     def std(self, t: Any) -> np.ndarray:
         """Posterior standard deviation, shape ``(n,)`` or ``(n, n_points)``."""
-        return self._embedding.stds(self.posterior(np.asarray(t, float)).std).T
+        std = self._embedding.stds(self.posterior(np.asarray(t, float)).std)
+        return np.moveaxis(std, -1, 0)
 
     def cov(self, t: Any) -> np.ndarray:
         """Posterior covariance, shape ``(n, n)`` or ``(n_points, n, n)``."""
         return self._embedding.covariances(self.posterior(np.asarray(t, float)).cov)
 
     def sample(self, n: int = 1, *, seed: Any = 0, t: Any = None) -> np.ndarray:
-        """Joint samples of the trajectory, shape ``(n_samples, n, n_points)``."""
+        """Joint samples, each of the shape of ``sol(t)``; by default at the steps taken.
+
+        The shape is ``(n_samples, n)`` for one time or ``(n_samples, n, n_points)``.
+        """
         drawn = self.posterior.sample(n, seed=seed, t=t)
-        return np.swapaxes(self._embedding.values(drawn), -1, -2)
+        return np.moveaxis(self._embedding.values(drawn), -1, 1)
 
 
 class Constant:
@@ -68,8 +73,7 @@ class Constant:
 
     def __call__(self, t: Any) -> np.ndarray:
         """The value, repeated."""
-        t = np.asarray(t)
-        return self._y.copy() if t.ndim == 0 else np.repeat(self._y[:, None], t.size, axis=1)
+        return np.multiply.outer(self._y, np.ones(np.shape(t)))
 
     def std(self, t: Any) -> np.ndarray:
         """Zero."""

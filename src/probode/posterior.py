@@ -135,7 +135,8 @@ class Posterior(Views):
         seed
             An integer, or a JAX random key.
         t
-            Times within the solved interval; by default the times ``posterior.t``.
+            Times within the solved interval, by default ``posterior.t``. For a single number the
+            axis of times is left out: ``(n, *shape)``.
         """
         key = jax.random.key(seed) if isinstance(seed, int | np.integer) else seed
         drawn = self.path.sample(self.method, int(n), key, t, self.spread)
