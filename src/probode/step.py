@@ -8,11 +8,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from probode import gaussian
-from probode.diffusion import Diffusion, Evidence, Innovation
+from probode.diffusion import Diffusion, DynamicDiffusion, Evidence, FixedDiffusion, Innovation
 from probode.linearize import Residual, VectorField, local_noise, residual
 from probode.prior import IWP
 from probode.record import record
-from probode.structure import Structure
+from probode.structure import BlockDiagonal, Dense, Isotropic, Structure
 
 UNRESOLVED = 1e-10
 """A step's noise below this part of what it is added to gives its observation no weight."""
@@ -29,6 +29,20 @@ class Method:
     diffusion: Diffusion
     evaluations: int = 1
     """Evaluations of ``f`` in an accepted step: with two, the mean is corrected with the second."""
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether every part is of a class of this library, whose formulas are known.
+
+        Engines that have these formulas written out ask for it: a class that inherits from one of
+        ours may have changed any of them, and is run by its own, in JAX.
+        """
+        return (
+            type(self) is Method
+            and type(self.prior) is IWP
+            and type(self.structure) in (Isotropic, BlockDiagonal, Dense)
+            and type(self.diffusion) in (DynamicDiffusion, FixedDiffusion)
+        )
 
     def f_evaluations(self, attempted: Any, accepted: Any) -> Any:
         """Evaluations of ``f`` in so many steps."""

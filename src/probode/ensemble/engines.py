@@ -117,7 +117,8 @@ def choose(
     if asked in ("lanes", "kernels"):
         raise ValueError(
             f"engine={asked!r} cannot solve this ensemble: it is for small systems, with the "
-            "model's error bars. engine='auto' takes another one where needed."
+            "model's error bars, solved by classes of this library (none that inherit from them). "
+            "engine='auto' takes another one where needed."
         )
     return "vmapped"
 

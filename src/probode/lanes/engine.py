@@ -11,7 +11,6 @@ import numpy as np
 
 from probode.compile import compiler_options
 from probode.control import PControl, PIControl
-from probode.diffusion import FixedDiffusion
 from probode.engine import one_blas_thread
 from probode.lanes import blocks, saving
 from probode.lanes.problem import Problem, Task
@@ -19,6 +18,7 @@ from probode.lanes.records import LaneResults, Members
 from probode.lanes.update import Cut
 from probode.precision import double_precision
 from probode.solvers import Solver
+from probode.step import Method
 
 LARGEST_WORK = {"cpu": 260, "gpu": 260}
 """Entries of the matrices of a step, above which unrolling takes minutes to compile."""
@@ -37,9 +37,9 @@ _GPU_CHUNKS = (2**10, 2**14, 2**17, 2**20)
 _RECORD_BYTES = 2**26
 
 
-def work(solver: Solver, d: int) -> int:
+def work(method: Method) -> int:
     """Entries of the matrices that one step decomposes."""
-    cut = Cut.of(solver.method(d))
+    cut = Cut.of(method)
     return cut.blocks * 2 * cut.size * (cut.size + cut.width)
 
 
@@ -77,14 +77,15 @@ def supports(
     smoothed = smooth and not only_end
     if type(control) not in (PControl, PIControl) or numbers > MOST_NUMBERS:
         return False
-    if isinstance(solver.diffusion, FixedDiffusion) and solver.diffusion.needs_innovation:
+    method = solver.method(d)
+    if not method.is_ours or method.diffusion.needs_innovation:
         return False
     if count is not None and count < (FEWEST_SMOOTHED if smoothed else FEWEST_MEMBERS):
         return False
     if not only_end and platform != "cpu":
         return False
     largest = SMOOTHING_WORK if smoothed else LARGEST_WORK.get(platform, 0)
-    return work(solver, d) <= largest
+    return work(method) <= largest
 
 
 def solve_lanes(

@@ -13,9 +13,8 @@ import jax
 import numpy as np
 
 from probode.control import ConstantStep, Control, GridSteps, PControl, PIControl
-from probode.diffusion import DynamicDiffusion, FixedDiffusion
 from probode.step import Method
-from probode.structure import BlockDiagonal, Dense, Isotropic
+from probode.structure import Dense
 
 LIBRARY = "_kernels.so"
 
@@ -123,7 +122,4 @@ def interpolates(method: Method) -> bool:
 
 
 def _knows(method: Method, largest: int) -> bool:
-    structure = method.structure
-    known = type(structure) in (Isotropic, BlockDiagonal, Dense)
-    known = known and type(method.diffusion) in (DynamicDiffusion, FixedDiffusion)
-    return known and structure.factor_shape[-1] <= largest and available()
+    return method.is_ours and method.structure.factor_shape[-1] <= largest and available()
