@@ -17,7 +17,7 @@ from probode.choice import Candidate
 from probode.chosen import ChosenPath
 from probode.control import Control, PControl
 from probode.engine import Monitor, one_blas_thread
-from probode.fallback import Fallback, Inputs, guarded_on_host
+from probode.fallback import Fallback, Inputs, guarded_on_host, logger
 from probode.finish import calibrated, run_and_finish
 from probode.ivp_function import Traced, UserFunction, host_problem
 from probode.ivp_method import say_if_costly
@@ -31,7 +31,7 @@ from probode.posterior import Posterior
 from probode.precision import double_precision
 from probode.progress import with_progress
 from probode.solve import build_posterior
-from probode.solvers import Solver
+from probode.solvers import Solver, with_start
 from probode.status import Status
 from probode.step import Method
 from probode.switches import NONE, stops_before, switches
@@ -104,6 +104,8 @@ class Task:
         Steps end where the function switches, and at the times ``suspects``.
         """
         options, embedding = self.options, self.embedding
+        if options.initialization is not None:
+            solver = replace(solver, initialization=options.initialization)
         user = UserFunction(self.fun, self.arguments, self.vectorized, options, solver, embedding)
         y0 = embedding.flatten(self.start)
         with (
@@ -194,9 +196,7 @@ class _Compiled:
     """A function that was traced."""
 
     def __init__(self, task: Task, solver: Solver, traced: Traced) -> None:
-        asked = task.options.initialization
-        self.solver = solver if asked is None else replace(solver, initialization=asked)
-        self.path = traced.path
+        self.solver, self.path = solver, traced.path
         self._task, self._traced = task, traced
 
     def prepare(
@@ -212,7 +212,9 @@ class _Compiled:
         self._given = Fallback(inputs)
 
     def run(self, monitor: Monitor) -> tuple[loop.Solve, Status, Kept]:
-        return engine.solve_all(self._given, monitor)
+        done = engine.solve_all(self._given, monitor)
+        self.solver = with_start(self.solver, self._given.inputs.initialization)
+        return done
 
     @property
     def start_evaluations(self) -> int:
@@ -237,12 +239,19 @@ class _Driven:
     ) -> None:
         """What is not finite in its Jacobian counts as zero, which is noted."""
         task, hosted = self._task, self._user.on_host(y0.size)
-        self._size, self._said = y0.size, list[str]()
+        self._size, self._said, self._begun = y0.size, list[str](), list[str]()
         self._hosted = hosted._replace(jacobian=guarded_on_host(hosted.jacobian, self._said))
         self.control = _with_stops(task, control, suspects)
-        self._steps, self.start_evaluations = host.steps_on_host(
-            method, self._hosted, self.control, task.t0, task.tf, y0
+        start = self.solver.initialization
+        self._steps, begun = host.steps_on_host(
+            method, start, self._hosted, self.control, task.t0, task.tf, y0
         )
+        self.start_evaluations = begun.evaluations
+        self.solver = with_start(self.solver, begun.initialization)
+        if begun.note is not None:
+            self._begun.append(begun.note)
+            if task.options.initialization is not None:
+                logger.warning("%s.", begun.note)
 
     def run(self, monitor: Monitor) -> tuple[loop.Solve, Status, Kept]:
         return self._steps(monitor)
@@ -250,7 +259,7 @@ class _Driven:
     @property
     def problem(self) -> Problem:
         again = partial(host_problem, self._user, self._size)
-        return Problem(HostProblem(*self._hosted), tuple(self._said), again=again)
+        return Problem(HostProblem(*self._hosted), (*self._begun, *self._said), again=again)
 
 
 def _with_stops(task: Task, control: Control, times: np.ndarray) -> Control:

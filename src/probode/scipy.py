@@ -12,6 +12,7 @@ from scipy.integrate import DenseOutput, OdeSolver
 from probode import solvers
 from probode.control import PIControl
 from probode.engine import one_blas_thread
+from probode.fallback import logger
 from probode.finite_differences import finite_difference_jacobian
 from probode.host import HostField, begin_on_host, pieces_for, steps
 from probode.ivp_options import read_tolerances
@@ -38,7 +39,8 @@ class _FilterSolver(OdeSolver):
     order, diffusion
         Order of the prior and diffusion model, see :class:`probode.EK1`.
     particular
-        What else the solver of :mod:`probode` takes, such as ``evaluations`` of EK0.
+        What else the solver of :mod:`probode` takes, such as ``evaluations`` of EK0 or
+        ``initialization`` (``"runge-kutta"`` or ``"diffuse"``).
     """
 
     solver: type[solvers.Solver]
@@ -80,9 +82,13 @@ class _FilterSolver(OdeSolver):
             control: Any = PIControl(rtol, atol, first_step=first_step, max_step=max_step)
             control = control.flat(y.shape)
             bound = float(t_bound)
-            start, control, _ = begin_on_host(self._method, self._field, control, t0, bound, y)
+            begun = begin_on_host(
+                self._method, chosen.initialization, self._field, control, float(t0), bound, y
+            )
+            if begun.note is not None and "initialization" in particular:
+                logger.warning("%s.", begun.note)
             self._pieces, self._settings = pieces_for(self._method, control, bound)
-            self._request = self._pieces.begin(self._settings, float(t0), start)
+            self._request = self._pieces.begin(self._settings, float(t0), begun.start, begun.h)
 
     def _evaluate(self, t: float, y: np.ndarray) -> np.ndarray:
         return self._embedding.flatten(np.asarray(self.fun(t, self._embedding.values(y))))

@@ -25,7 +25,7 @@ from probode.posterior import Posterior, Problem, Stats
 from probode.precision import double_precision, inside_trace, is_traced, on_host
 from probode.problem import bind
 from probode.smooth import Marginals
-from probode.solvers import EK1, Solver
+from probode.solvers import EK1, Solver, with_start
 from probode.status import Status
 from probode.step import Method
 from probode.switches import switches
@@ -157,7 +157,8 @@ def solve(
         def finish(path: Path, final: loop.Solve, status: Any, limits: Limits) -> Posterior:
             known = given.inputs
             extra = loop.start_evaluations(known.initialization, steps, solver.order)
-            made = build_posterior(solver, method, y0.shape, steps, path, final, status, extra)
+            begun = with_start(solver, known.initialization)
+            made = build_posterior(begun, method, y0.shape, steps, path, final, status, extra)
             if not traced:  # the vector field would be carried out of a trace, with its constants
                 problem = Problem(known.field, tuple(given.notes), found)
                 made = dataclasses.replace(made, problem=problem)

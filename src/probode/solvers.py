@@ -1,6 +1,6 @@
 """The solvers: a linearisation, a prior, a diffusion model, a start."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from probode.diffusion import Diffusion, as_diffusion
@@ -163,6 +163,13 @@ class EK1(Solver):
 
     def _structures(self) -> tuple[str, ...]:
         return ("dense",)
+
+
+def with_start(solver: Solver, done: Initialization) -> Solver:
+    """The solver with the start that was made: it is another one where derivatives fail."""
+    if solver.initialization == done:
+        return solver
+    return replace(solver, initialization=done)
 
 
 def build(
