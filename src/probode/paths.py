@@ -268,8 +268,13 @@ class SavedPath(Path):
             return _draw_saved(method, n, self.saving, key, spread, _TRACED_NOISE)
 
     def noise(self) -> tuple[Array, Array]:
-        # The noise is that of the whole step; its length is not kept, the state's own h is part.
-        raise ValueError("per-step diffusions are not kept with save_at.")
+        lengths = self.saving.lengths
+        if lengths is None:
+            raise ValueError(
+                "per-step diffusions are not in this posterior: it was stored by an older version, "
+                "which did not keep them with save_at. Solve again to see them."
+            )
+        return self.saved.scale, lengths[..., : self.t.shape[-1]]
 
     def step_sizes(self) -> Array:
         raise ValueError("step sizes are not kept with save_at: solve without it to see them.")

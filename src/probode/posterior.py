@@ -167,7 +167,8 @@ class Posterior(Views):
         """The estimated diffusion ``σ²``.
 
         Fixed models: a number (or one per component). Dynamic models: one row per step, shape
-        ``(N-1,)`` or ``(N-1, d)``; with ``save_at``, that of the step into which each time falls.
+        ``(N-1,)`` or ``(N-1, d)``; with ``save_at`` one row per time, ``(N,)`` or ``(N, d)``, that
+        of the step into which it falls (NaN at ``t0``, where no step has ended).
         """
         prior = self.method.prior
         with double_precision():

@@ -49,6 +49,8 @@ class Saving:
     """Save points dealt with so far."""
     tracker: Tracker | None = None
     """The transport of the error beside the filter, if it is wanted."""
+    lengths: Array | None = None
+    """Lengths of the steps into which the save points fall; NaN at the start, before any step."""
 
 
 def begin_saving(
@@ -73,6 +75,7 @@ def begin_saving(
         tracker=None
         if scheme is None
         else Tracker.start(scheme, solve.state.t, solve.state.mean, size),
+        lengths=room(solve.state.h),
     )
 
 
@@ -87,7 +90,9 @@ def saving_of_end(method: Method, solve: Solve, smooth: bool) -> Saving:
     reached = solve.status == Status.SUCCESS.value
     saved = jax.tree.map(lambda x: (x * _one_or_nan(xp, reached))[None], Rows.of(solve))
     kernels = jax.tree.map(lambda x: xp.asarray(x)[None], kernel)
-    return Saving(solve, state, kernel, saved, kernels, xp.asarray(reached, int))
+    lengths = xp.where(solve.counts.accepted > 0, state.h, np.nan)[None]
+    count = xp.asarray(reached, int)
+    return Saving(solve, state, kernel, saved, kernels, count, lengths=lengths)
 
 
 def run_saving(
@@ -218,6 +223,7 @@ def save(method: Method, saving: Saving, save_at: Array) -> Saving:
     kernels = _store_kernel(saving, reaching)
     kernel = None if saving.kernel is None else identity_kernel(method, inside)
     tracker = None if saving.tracker is None else saving.tracker.save(saving.count, t)
+    h = jnp.where(solve.counts.accepted > 0, solve.state.h, jnp.nan)
     return Saving(
         solve,
         inside,
@@ -226,6 +232,7 @@ def save(method: Method, saving: Saving, save_at: Array) -> Saving:
         kernels,
         saving.count + 1,
         tracker,
+        _write(saving.lengths, saving.count, h),
     )
 
 
