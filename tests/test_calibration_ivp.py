@@ -49,6 +49,22 @@ def test_error_bars_have_the_size_of_the_error(reference, function, method):
 
 
 @pytest.mark.parametrize("mode", ["defect", "defect-fast"])
+def test_the_transport_driven_from_python_inverts_no_more_than_a_jacobian(mode, monkeypatch):
+    """Matrices of the size of the state, never of all stages of a step together."""
+    sizes, inverse = set(), np.linalg.inv
+
+    def noted(matrix):
+        sizes.add(np.shape(matrix)[-1])
+        return inverse(matrix)
+
+    monkeypatch.setattr(np.linalg, "inv", noted)
+    d = 12
+    result = solve_ivp(lambda t, y: -float(t) * y, (0, 1), np.ones(d), calibration=mode)
+    assert result.path == "python"
+    assert max(sizes) == d
+
+
+@pytest.mark.parametrize("mode", ["defect", "defect-fast"])
 def test_the_transport_driven_from_python_is_the_compiled_one(mode, monkeypatch):
     """In blocks or not. Defects are differences of slopes: rounding of ten, times the length."""
     monkeypatch.setattr(host, "block_steps", lambda scheme, d: 7)
