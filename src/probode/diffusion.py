@@ -1,4 +1,4 @@
-"""The four diffusion models, which say how wide the prior is.
+"""The diffusion models, which say how wide the prior is.
 
 ================  ================================================================================
 ``"fixed"``       one ``σ²`` for the whole solve: quasi maximum likelihood over all steps,

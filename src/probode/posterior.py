@@ -231,8 +231,9 @@ class Posterior(Views):
         Parameters
         ----------
         mode
-            ``"defect"`` (8 evaluations of ``f`` and a Jacobian a step for EK1, 6 of ``f`` for EK0)
-            or ``"defect-fast"`` (3 of ``f``), which follows the error less closely.
+            ``"defect"`` (8 evaluations of ``f`` and a Jacobian a step for EK1, 6 of ``f`` for EK0,
+            more in long solves) or ``"defect-fast"`` (3 of ``f``, or more where it must correct),
+            which is off by 1 to 2 % in the median instead of 0.03 %.
         """
         if not isinstance(self.path, NodePath):
             raise ValueError(
