@@ -11,8 +11,9 @@ from probode.posterior import Posterior
 class OdeResult(OptimizeResult):
     """SciPy's result of ``solve_ivp``, with error bars.
 
-    Beside SciPy's fields: ``y_std`` of shape ``(n, n_points)``, ``y_cov`` of shape
-    ``(n_points, n, n)`` (computed when asked for), ``t_events_std``, ``posterior``, and ``path``:
+    Besides SciPy's fields: ``y_std`` of shape ``(n, n_points)`` (of the size of the global error,
+    unless ``calibration="model"``), ``y_cov`` of shape ``(n_points, n, n)`` (computed when asked
+    for), ``t_events_std``, ``posterior``, and ``path``:
     how the function was evaluated ("jax", "numpy", "scalars": compiled; "python": step by step).
 
     Of complex states ``y_cov`` is ``E[(y - m)(y - m)ᴴ]`` and ``y_std`` the square root of its

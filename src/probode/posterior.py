@@ -97,7 +97,11 @@ class Posterior(Views):
 
     @property
     def std(self) -> Array:
-        """Posterior standard deviations at the times ``t``, shape ``(N, *shape)``."""
+        """Posterior standard deviations at the times ``t``, shape ``(N, *shape)``.
+
+        Those of the model (default of ``solve``) where ``calibration`` is ``None``; else of the
+        size of the global error (default of ``solve_ivp``, and after :meth:`calibrate`).
+        """
         return self.marginals.std
 
     @property

@@ -84,9 +84,9 @@ def solve(
         ``(t, y, *args) -> (d, d)`` (for ``DiagonalEK1`` also the diagonal ``(d,)``), or a constant
         matrix; by default automatic differentiation.
     calibration
-        ``"model"``: the posterior of the model. ``"defect"`` or ``"defect-fast"``: standard
-        deviations of the size of the global error, see :meth:`Posterior.calibrate` (which does the
-        same afterwards, except with ``save_at`` and inside a trace).
+        ``"model"``: standard deviations of the model. ``"defect"`` (default of ``solve_ivp``) or
+        ``"defect-fast"``: of the size of the global error, see :meth:`Posterior.calibrate` (which
+        does the same afterwards, except with ``save_at`` and inside a trace).
     time_limit
         Seconds after which to stop with what there is: steps, smoothing and calibration together
         (the steps end early enough for what has to follow). What cannot be interrupted is counted,

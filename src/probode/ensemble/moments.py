@@ -33,12 +33,12 @@ class Moments:
 
     @property
     def std(self) -> np.ndarray:
-        """The standard deviation in all."""
+        """The standard deviation in all: of inputs and solver together."""
         return np.sqrt(self.variance)
 
     @property
     def input_fraction(self) -> np.ndarray:
-        """The part of the variance that the inputs are the reason of, between 0 and 1."""
+        """The part of the variance that comes from the inputs, between 0 and 1."""
         with np.errstate(invalid="ignore"):
             return self.input_variance / self.variance
 

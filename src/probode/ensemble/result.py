@@ -94,7 +94,10 @@ class Ensemble(Views):
 
     @property
     def std(self) -> np.ndarray:
-        """Posterior standard deviations ``(B, T, *shape)``."""
+        """Posterior standard deviations ``(B, T, *shape)``.
+
+        Those of the model, unless ``calibration`` asked for the size of the global error.
+        """
         return self._values("std", self.family.shape)
 
     @property

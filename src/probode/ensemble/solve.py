@@ -86,8 +86,8 @@ def solve_ensemble(
     covariance
         Whether to keep the covariances ``(B, T, d, d)``.
     calibration
-        ``"model"``, or ``"defect"`` and ``"defect-fast"``: standard deviations of the size of the
-        global error.
+        ``"model"``: standard deviations of the model, as in :func:`probode.solve` (but not in
+        ``solve_ivp``). ``"defect"`` or ``"defect-fast"``: of the size of the global error.
     max_steps
         Bound for the attempted steps of a member: one that needs more is marked as failed.
     engine
