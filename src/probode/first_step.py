@@ -27,7 +27,7 @@ fixed diffusion has seen the noise of all steps, and would be misled by one that
 """
 
 _OF_THE_LAST = 3.0
-"""How much longer the first step may be than its highest derivative but one suggests."""
+"""How much longer the first step may be than the second highest derivative suggests."""
 
 _OF_THE_INTERVAL = 0.5
 """How much of the interval the first step may cover: little at ``t0`` says what comes later."""

@@ -204,7 +204,7 @@ class NodePath(Path):
             )
             inserted = Rows(at, inside.h, scale, inside.mean, pack(inside.factor))
             joined = jax.tree.map(lambda a, b: np.concatenate([a, b]), rows, inserted)
-            # The noise of a step belongs to its whole length: keep that length beside it.
+            # The noise of a step belongs to its whole length: keep that length with it.
             whole = np.concatenate([np.r_[1.0, np.diff(rows.t)], right.t - filtered.t])
             order = np.argsort(sign * joined.t, kind="stable")
             joined = jax.tree.map(lambda x: x[order], joined)
@@ -227,7 +227,7 @@ class NodePath(Path):
 
 @record
 class SavedPath(Path):
-    """States at chosen times, linked by composed kernels."""
+    """States at chosen times, linked by composed backward kernels."""
 
     saved: Rows
     marginals: Marginals

@@ -79,7 +79,7 @@ class Posterior(Views):
 
     @property
     def spread(self) -> Array:
-        """Factor that calibrates all standard deviations (one, unless the diffusion is fixed)."""
+        """Factor of all standard deviations from the estimate of a fixed diffusion; else one."""
         with double_precision():
             scale = safe_sqrt(self.method.diffusion.calibration(self.evidence))
             return self._hand_out(scale)
@@ -222,7 +222,7 @@ class Posterior(Views):
         )
 
     def calibrate(self, mode: str = "defect") -> "Posterior":
-        """The same posterior with standard deviations that speak of the global error.
+        """The same posterior with standard deviations of the size of the global error.
 
         The posterior mean is a function whose residual between the nodes is known, so its error
         obeys an ODE that is solved on the solver's own steps (see :mod:`probode.calibration`). The
@@ -259,7 +259,7 @@ class Posterior(Views):
             return plain.calibrated_within(self.problem.field, mode, Limits())
 
     def calibrated_within(self, field: Any, mode: str, limits: Limits) -> "Posterior":
-        """The same as far as time allows: where the estimate ends, bands are as after a loss of it.
+        """The same as far as time allows: where the estimate ends, bands are as where it is lost.
 
         Without any time it stays as it is. ``missing`` says so, and the status.
         """
@@ -349,7 +349,7 @@ class Posterior(Views):
         return values.reshape((*values.shape[:-1], *self.shape))
 
     def diagnose(self) -> Diagnosis:
-        """A verdict on the error estimate: what speaks against it, if anything."""
+        """Whether to trust the error estimate, and what speaks against it, if anything."""
         if self.calibration is None:
             flags = ("unfinished",) if "calibration" in self.missing else ()
             return Diagnosis(flags, {}, float("nan"), "model")

@@ -48,7 +48,7 @@ class Saving:
     count: Array
     """Save points dealt with so far."""
     tracker: Tracker | None = None
-    """The transport of the error beside the filter, if it is wanted."""
+    """The transport of the error alongside the filter, if it is wanted."""
     lengths: Array | None = None
     """Lengths of the steps into which the save points fall; NaN at the start, before any step."""
 
@@ -58,7 +58,7 @@ def begin_saving(
 ) -> Saving:
     """Before the first step, with room for ``size`` save points.
 
-    ``scheme`` asks for the global error, transported beside the filter.
+    ``scheme`` asks for the global error, transported alongside the filter.
     """
 
     def room(x: Array) -> Array:
@@ -216,7 +216,7 @@ def pass_point(method: Method, saving: Saving, t: Array) -> tuple[State, Kernel 
 
 
 def save(method: Method, saving: Saving, save_at: Array) -> Saving:
-    """Record the save point that the last step passed; the running kernel starts anew there."""
+    """Record the save point that the last step passed; the running kernel starts again there."""
     solve, t = saving.solve, save_at[saving.count]
     inside, reaching = pass_point(method, saving, t)
     row = Rows(t, inside.h, solve.scale, inside.mean, inside.factor)

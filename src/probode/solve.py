@@ -320,7 +320,7 @@ def check_limits(max_steps: Any, callback: Any) -> int | None:
 
 
 def _check_saved_memory(method: Method, times: int, smoothing: bool, limits: Limits) -> None:
-    """Refuse save points that do not fit: each has a state and, to smooth it, a kernel."""
+    """Refuse save points that do not fit: each has a state and, to smooth it, a backward kernel."""
     needed = working_bytes(method) + times * (3 if smoothing else 1) * state_bytes(method)
     if not limits.allows(needed):
         raise ValueError(

@@ -13,7 +13,7 @@ from probode.structure import STRUCTURES
 DENSE_LIMIT_BYTES = 2**30
 """Above this size of the matrix that one step decomposes, a dense covariance is refused.
 
-A chunk of steps keeps a few such matrices beside the one that is decomposed.
+A chunk of steps keeps a few such matrices besides the one that is decomposed.
 """
 
 
@@ -26,7 +26,7 @@ class Solver:
     order
         Order ``q`` of the integrated Wiener process prior, 1 to 11 (or an :class:`IWP`). At order
         11 rounding can spoil the smoother at loose tolerances, where some of the first steps are
-        short beside those that follow; its standard deviations then are as large as its errors.
+        short compared with the next ones; its standard deviations then are as large as its errors.
     diffusion
         ``"dynamic"``, ``"dynamic-mv"``, ``"fixed"``, ``"fixed-mv"`` (those of the paper),
         ``"damped"``, ``"damped-mv"`` (dynamic ones that remember), or a diffusion object.
@@ -118,7 +118,7 @@ class EK0(Solver):
         if isinstance(self.evaluations, bool) or self.evaluations not in (1, 2):
             raise ValueError(
                 f"evaluations must be 1 or 2 (of f in a step), got {self.evaluations!r}: a third "
-                "was found to be of no use."
+                "was found not to help."
             )
 
     @property
@@ -183,6 +183,6 @@ def build(
     if evaluations != 1:
         raise ValueError(
             f"evaluations={evaluations!r} is for EK0, got {kind.__name__}: where a Jacobian is "
-            "known, a second evaluation in a step was found to be of no use."
+            "known, a second evaluation in a step was found not to help."
         )
     return kind(order, diffusion, **rest)

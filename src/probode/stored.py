@@ -25,11 +25,11 @@ from probode.program import Program
 _INLINED = {"jit", "pjit", "closed_call", "core_call", "checkpoint", "remat2"}
 _WITH_RULES = {"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"}
 _LARGEST_JACOBIAN = 200
-"""Components up to which a Jacobian is stored beside its function."""
+"""Components up to which a Jacobian is stored with its function."""
 
 
 class NotStorable(Exception):
-    """A program with something in it that is no plain data."""
+    """A program that holds something other than plain data."""
 
 
 class Variable(NamedTuple):

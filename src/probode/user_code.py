@@ -20,7 +20,7 @@ def global_names(code: types.CodeType) -> Iterator[str]:
 
 
 def package(module: str | None) -> str:
-    """The top level of a module's name; nothing for what is no name, as some types have it."""
+    """The top level of a module's name; empty where it is not a string, as for some types."""
     return module.partition(".")[0] if isinstance(module, str) else ""
 
 

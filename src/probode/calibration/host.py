@@ -28,7 +28,7 @@ from probode.calibration.transport import (
 from probode.limits import Limits
 
 _STEPS_BETWEEN_LOOKS = 4
-"""At the clock, with a time limit: an evaluation in Python may take long."""
+"""Looks at the clock, with a time limit: an evaluation in Python may take long."""
 
 
 class HostProblem(NamedTuple):

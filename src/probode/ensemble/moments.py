@@ -28,12 +28,12 @@ class Moments:
 
     @property
     def variance(self) -> np.ndarray:
-        """The variance in all: the sum of both parts."""
+        """The total variance: the sum of both parts."""
         return self.input_variance + self.solver_variance
 
     @property
     def std(self) -> np.ndarray:
-        """The standard deviation in all: of inputs and solver together."""
+        """The total standard deviation: of inputs and solver together."""
         return np.sqrt(self.variance)
 
     @property

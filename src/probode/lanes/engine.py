@@ -30,7 +30,7 @@ FEWEST_MEMBERS, FEWEST_SMOOTHED = 2000, 10_000
 """Below this number of members, compiling takes longer than another engine takes altogether."""
 
 MOST_NUMBERS = 256
-"""Numbers that a vector field is given (parameters, constants), above which they are no lanes."""
+"""A vector field that is given more numbers (parameters, constants) is for another engine."""
 
 _CPU_CHUNKS = (blocks.LANES, 8 * blocks.LANES, 64 * blocks.LANES)
 _GPU_CHUNKS = (2**10, 2**14, 2**17, 2**20)
@@ -114,7 +114,7 @@ def solve_lanes(
     smooth
         Condition on the whole solve or on the past only.
     covariance
-        Whether to return covariances beside standard deviations.
+        Whether to return covariances as well as standard deviations.
     jac
         As for :func:`probode.solve`.
     max_steps
@@ -160,7 +160,7 @@ def _cores() -> int:
 
 
 def _capacity(problem: Problem, on_gpu: bool, workers: int) -> int:
-    """Members of a chunk: one of a few sizes, so that little is compiled anew."""
+    """Members of a chunk: one of a few sizes, so that little is compiled again."""
     sizes = _GPU_CHUNKS if on_gpu else _CPU_CHUNKS
     count = problem.members.count
     fitting = next((size for size in sizes if count <= size * workers), sizes[-1])

@@ -83,7 +83,7 @@ def _load() -> ctypes.CDLL | None:
 
 
 def instruction_set() -> str | None:
-    """Which set of instructions the kernels are compiled for that run here; ``None``: no kernels.
+    """The instruction set for which the kernels in use were compiled; ``None``: no kernels.
 
     The environment variable ``PROBODE_ISA`` asks for another one than the best.
     """
