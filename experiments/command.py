@@ -25,7 +25,7 @@ def run(options: argparse.Namespace) -> int:
     from experiments import pipeline
     from probode.posterior import plotting
 
-    plotting.pyplot()  # before any work, should it be missing
+    plotting.pyplot()  # before any work, in case it is missing
     if options.processes < 1:
         raise ValueError(f"--processes must be 1 or more, got {options.processes}.")
     outcome = pipeline.run(

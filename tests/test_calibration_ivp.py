@@ -1,5 +1,7 @@
 """``solve_ivp``: error bars of the size of the error, and a tolerance on the answer."""
 
+import inspect
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from probode import solve_ivp
 from probode.base.limits import Limits
 from probode.base.precision import double_precision
 from probode.global_error import drive, host, schemes
+from probode.ivp.options import Options
 
 
 def lotka_volterra(t, y):
@@ -46,6 +49,47 @@ def test_error_bars_have_the_size_of_the_error(reference, function, method):
     t = np.linspace(0.1, 9.9, 50)
     between = (result.sol(t) - reference(t)) / result.sol.std(t)
     assert 0.1 < np.mean(between**2) < 10
+
+
+@pytest.mark.parametrize("calibration", ["model", "defect"])
+def test_standard_deviations_mean_the_same_at_every_front_door(calibration):
+    def field(t, y):
+        return jnp.stack(lotka_volterra(t, y))
+
+    given = {"control": probode.PIControl(1e-5, 1e-8), "calibration": calibration}
+    ivp = solve_ivp(field, (0, 2), [1.0, 1.0], method=probode.EK1(3), **given).y_std[:, -1]
+    given["solver"] = probode.EK1(3)
+    steps = probode.solve(field, (0, 2), [1.0, 1.0], **given)
+    np.testing.assert_allclose(ivp, steps.std[-1], rtol=1e-6)
+    end = probode.solve(field, (0, 2), [1.0, 1.0], save_at=2.0, **given)
+    members = probode.solve_ensemble(field, (0, 2), np.ones((1, 2)), save_at=2.0, **given)
+    np.testing.assert_allclose(members.std[0, -1], end.std[-1], rtol=1e-6)
+
+
+def test_front_doors_say_what_their_standard_deviations_are():
+    """The defaults that the README tells."""
+    defaults = [
+        inspect.signature(door).parameters["calibration"].default
+        for door in (probode.solve, probode.solve_ensemble)
+    ]
+    assert defaults == ["model", "model"]
+    assert Options().calibration == "defect"
+
+
+@pytest.mark.parametrize("mode", ["defect", "defect-fast"])
+def test_the_transport_driven_from_python_inverts_no_more_than_a_jacobian(mode, monkeypatch):
+    """Matrices of the size of the state, never of all stages of a step together."""
+    sizes, inverse = set(), np.linalg.inv
+
+    def noted(matrix):
+        sizes.add(np.shape(matrix)[-1])
+        return inverse(matrix)
+
+    monkeypatch.setattr(np.linalg, "inv", noted)
+    d = 12
+    result = solve_ivp(lambda t, y: -float(t) * y, (0, 1), np.ones(d), calibration=mode)
+    assert result.path == "python"
+    assert max(sizes) == d
 
 
 @pytest.mark.parametrize("mode", ["defect", "defect-fast"])

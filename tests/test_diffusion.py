@@ -1,7 +1,9 @@
 """Dynamic diffusions: each from its own residual, or damped by the step before."""
 
+from functools import partial
 from math import factorial
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -94,3 +96,33 @@ def test_zero_residuals_have_no_diffusion():
     )
     np.testing.assert_allclose(posterior.mean[-1], 5.0)
     assert np.all(np.isfinite(posterior.std))
+
+
+@pytest.mark.parametrize(
+    "solver", [EK0(2), EK0(2, "dynamic-mv"), EK1(2, "damped")], ids=["EK0", "EK0-mv", "damped"]
+)
+@pytest.mark.parametrize("t1", [2.0, -2.0])
+def test_with_save_at_it_is_that_of_the_step(solver, t1):
+    """Into which a time falls; the steps are those of a solve that keeps them."""
+    problem = problems.get("lotka-volterra")
+    grid = t1 * np.array([0.0, 0.1, 0.25, 0.5, 0.7, 1.0])
+    given = (problem.vector_field, (0.0, t1), problem.y0, problem.args)
+    every = probode.solve(*given, solver=solver, grid=grid)
+    times = t1 * np.array([0.0, 0.05, 0.1, 0.3, 0.4, 0.7, 0.9, 1.0])
+    some = probode.solve(*given, solver=solver, grid=grid, save_at=times)
+    assert np.all(np.isnan(some.diffusion[0]))
+    steps = [0, 0, 2, 2, 3, 4, 4]
+    np.testing.assert_allclose(some.diffusion[1:], every.diffusion[steps], rtol=1e-9)
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_at_the_end_it_is_that_of_the_last_step(traced):
+    problem = problems.get("lotka-volterra")
+
+    def solved(y0, **options):
+        return probode.solve(problem.vector_field, (0.0, 1.0), y0, problem.args, **options)
+
+    at_end = jax.jit(partial(solved, save_at=1.0)) if traced else partial(solved, save_at=1.0)
+    np.testing.assert_allclose(
+        at_end(problem.y0).diffusion, solved(problem.y0).diffusion[-1:], rtol=1e-3
+    )

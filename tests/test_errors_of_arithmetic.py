@@ -4,11 +4,11 @@ import math
 from contextlib import nullcontext
 
 import numpy as np
+import probode.scipy
 import pytest
 import scipy.integrate
 from attempts import OwnError
 
-import probode.ivp.scipy
 from probode import Status, solve_ivp
 from probode.engines import native
 
@@ -120,7 +120,7 @@ def test_it_is_said_once(caplog):
 def test_under_scipys_own_driver_too():
     arguments = (0.5, FAILING["OverflowError"])
     result = scipy.integrate.solve_ivp(
-        decay_until, (0, 1), [1.0], method=probode.ivp.scipy.EK1, args=arguments
+        decay_until, (0, 1), [1.0], method=probode.scipy.EK1, args=arguments
     )
     assert result.status == -1 and "raised OverflowError" in result.message
     assert 0.5 - 1e-3 < result.t[-1] <= 0.5

@@ -15,7 +15,7 @@ REPLACED = {
     "from scipy.integrate import solve_ivp, RK23, RK45, DOP853, Radau, BDF, LSODA": (
         "from scipy.integrate import RK23, RK45, DOP853, Radau, BDF, LSODA\n"
         "from probode import solve_ivp\n"
-        "from probode.ivp.scipy import EK0, EK1"
+        "from probode.scipy import EK0, EK1"
     ),
     "['RK23', 'RK45', 'DOP853', 'Radau', 'BDF', 'LSODA']": "['EK0', 'EK1']",
     "['RK23', 'RK45', 'DOP853', 'Radau', 'BDF']": "['EK0', 'EK1']",

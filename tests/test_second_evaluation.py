@@ -161,7 +161,7 @@ def test_scipy_steps_with_it():
     result = scipy_solve_ivp(
         lambda t, y: [y[1], -y[0]],
         *((0.0, 10.0), [1.0, 0.0]),
-        *(probode.ivp.scipy.EK0,),
+        *(probode.scipy.EK0,),
         rtol=1e-8,
         atol=1e-8,
         evaluations=2,

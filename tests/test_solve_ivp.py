@@ -159,12 +159,46 @@ def test_stopping_early_keeps_what_there_is(options, word):
     assert result.t[-1] < 1000
 
 
+@pytest.mark.parametrize("y0", [[1.0, 1.0], [1.0 + 0.1j, 1.0]], ids=["real", "complex"])
+@pytest.mark.parametrize("t", [0.7, [0.7], [0.2, 0.7], [[0.2, 0.7, 0.9], [0.1, 0.3, 0.5]]])
+def test_each_sample_has_the_shape_of_the_mean(y0, t):
+    sol = solve_ivp(lotka_volterra, (0, 1), y0, dense_output=True).sol
+    mean, drawn = sol(t), sol.sample(5, t=t)
+    assert mean.shape == sol.std(t).shape == (2, *np.shape(t))
+    assert drawn.shape == (5, *mean.shape)
+    # Its components are those of the mean: within its error bars.
+    assert np.all(np.abs(drawn - mean) < 10 * sol.std(t) + 1e-12)
+
+
 def test_complex_states_are_embedded():
     result = solve_ivp(lambda t, y: 1j * y, (0, 1), [1 + 0j], rtol=1e-8, dense_output=True)
     assert result.y.dtype == complex
     assert result.y[0, -1] == pytest.approx(np.exp(1j), abs=1e-6)
     assert result.sol(0.5) == pytest.approx(np.exp(0.5j), abs=1e-6)
     assert np.isrealobj(result.y_std)
+
+
+def turning(t, y):
+    return [(0.3 + 1j) * y[0] - 0.2 * y[1], 1j * y[0] * y[1]]
+
+
+@pytest.mark.parametrize("t_eval", [None, [0.3, 0.7]])
+def test_the_covariance_of_complex_states_is_complex(t_eval):
+    """``E[(y - m)(y - m)ᴴ]``, here put together from the real form ``P = E[x xᵀ]``."""
+    result = solve_ivp(turning, (0, 1), [1 + 0.5j, 2 - 1j], t_eval=t_eval, dense_output=True)
+    assert result.y_cov.shape == (len(result.t), 2, 2)
+    real = np.asarray(result.posterior(result.t).cov)
+    to_complex = np.hstack([np.eye(2), 1j * np.eye(2)])
+    expected = to_complex @ real @ to_complex.conj().T
+    np.testing.assert_allclose(result.y_cov, expected, atol=1e-14 * np.abs(real).max())
+    np.testing.assert_array_equal(result.sol.cov(result.t), result.y_cov)
+    variances = np.einsum("tii->it", result.y_cov)
+    np.testing.assert_allclose(np.sqrt(variances.real), result.y_std, rtol=1e-12)
+
+
+def test_the_covariance_of_a_complex_state_that_does_not_move_is_complex():
+    result = solve_ivp(turning, (1, 1), [1 + 0.5j, 2 - 1j])
+    assert (result.y_cov.shape, result.y_cov.dtype) == ((2, 2, 2), complex)
 
 
 def test_unknown_options_are_named_in_a_warning():
@@ -183,7 +217,7 @@ def test_scipy_can_drive_our_solvers(name):
         lotka_volterra,
         (0, 3),
         [1.0, 1.0],
-        method=getattr(probode.ivp.scipy, name),
+        method=getattr(probode.scipy, name),
         rtol=1e-6,
         atol=1e-8,
         dense_output=True,

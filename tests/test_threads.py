@@ -1,6 +1,7 @@
 """Several threads at once: no crash, no waiting for ever, the numbers of one after the other."""
 
 import os
+import random
 import subprocess
 import sys
 import threading
@@ -121,12 +122,16 @@ def test_a_function_that_counts_is_still_found_out(beside):
     assert calls == []
 
 
-def test_random_numbers_that_another_thread_draws_are_not_drawn_again(beside):
-    generator = np.random.mtrand._rand  # the one behind np.random.normal
+@pytest.mark.parametrize(
+    "draw",
+    [np.random.mtrand._rand.standard_normal, random.random],  # that behind np.random.normal
+    ids=["numpy.random", "random"],
+)
+def test_random_numbers_that_another_thread_draws_are_not_drawn_again(beside, draw):
     drawn = []
-    model = Model(beside, lambda self: drawn.append(generator.standard_normal()))
+    model = Model(beside, lambda self: drawn.append(draw()))
     make_traceable(model, (0.0, 1.0), [1.0])
-    assert drawn[0] != generator.standard_normal()
+    assert drawn[0] != draw()
 
 
 def test_other_threads_print_where_they_did(beside, capsys):

@@ -23,11 +23,11 @@ from probode.filter import loop, saving, smooth
 from probode.filter.control import ConstantStep, Control, GridSteps, PControl, PIControl
 from probode.filter.restart import NO_RESTARTS, Restarts
 from probode.filter.smooth import Marginals
-from probode.filter.solvers import EK1, Solver
+from probode.filter.solvers import EK1, Solver, with_start
 from probode.filter.step import Method
 from probode.global_error.beside import Beside
 from probode.global_error.schemes import MODES, scheme_for
-from probode.model.equation import Equation, as_equation, check_equation
+from probode.model.equation import Equation, FirstOrder, as_equation, check_equation
 from probode.posterior.finish import calibrated, run_and_finish
 from probode.posterior.paths import NodePath, Path, SavedPath
 from probode.posterior.posterior import Posterior, Problem, Stats
@@ -91,9 +91,9 @@ def solve(
         ``(t, y, *args) -> (d, d)`` (for ``DiagonalEK1`` also the diagonal ``(d,)``), or a constant
         matrix; by default automatic differentiation.
     calibration
-        ``"model"``: the posterior of the model. ``"defect"`` or ``"defect-fast"``: standard
-        deviations of the size of the global error, see :meth:`Posterior.calibrate` (which does the
-        same afterwards, except with ``save_at`` and inside a trace).
+        ``"model"``: standard deviations of the model. ``"defect"`` (default of ``solve_ivp``) or
+        ``"defect-fast"``: of the size of the global error, see :meth:`Posterior.calibrate` (which
+        does the same afterwards, except with ``save_at`` and inside a trace).
     time_limit
         Seconds after which to stop with what there is: steps, smoothing and calibration together
         (the steps end early enough for what has to follow). What cannot be interrupted is counted,
@@ -132,7 +132,9 @@ def solve(
         diagonal = solver.jacobian == "diagonal"
         field = bind(equation.function, t0, y0, args, jac, diagonal=diagonal, reads=equation.order)
         steps = _control(control, grid, step, t0, y0.shape, equation)
-        method = solver.method(field.d, equation)
+        # A solver of a user's own may know of equations of first order only.
+        other = () if type(equation) is FirstOrder else (equation,)
+        method = solver.method(field.d, *other)
         check_equation(equation, field, method.structure, method.jacobian)
         flat = y0.reshape(-1)
         traced = is_traced(method, field, steps, t0, t1, flat, times) or inside_trace()
@@ -168,7 +170,8 @@ def solve(
             known = given.inputs
             extra = loop.start_evaluations(known.initialization, steps, solver.order)
             extra *= 1 + (0 if traced else restarts.passed(final.state.t))
-            made = build_posterior(solver, method, shape, steps, path, final, status, extra)
+            begun = with_start(solver, known.initialization)
+            made = build_posterior(begun, method, shape, steps, path, final, status, extra)
             if not traced:  # the vector field would be carried out of a trace, with its constants
                 problem = Problem(known.field, tuple(given.notes), found)
                 made = dataclasses.replace(made, problem=problem)
@@ -337,7 +340,7 @@ def check_limits(max_steps: Any, callback: Any) -> int | None:
 
 
 def _check_saved_memory(method: Method, times: int, smoothing: bool, limits: Limits) -> None:
-    """Refuse save points that do not fit: each has a state and, to smooth it, a kernel."""
+    """Refuse save points that do not fit: each has a state and, to smooth it, a backward kernel."""
     needed = working_bytes(method) + times * (3 if smoothing else 1) * state_bytes(method)
     if not limits.allows(needed):
         raise ValueError(

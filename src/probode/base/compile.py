@@ -21,7 +21,7 @@ Such a batch occupies a thread of XLA's pool and waits for others of the same po
 
 
 def turn(alone: bool) -> AbstractContextManager[Any]:
-    """What to hold while a program is run on the default device, ``alone`` or beside others."""
+    """What to hold while a program is run on the default device, ``alone`` or with others."""
     return TURN_ON_CPU if alone and compiler_options() is not None else nullcontext()
 
 

@@ -123,7 +123,7 @@ def _free_in_system() -> float:
             return 1024.0 * int(found[1])
     except OSError:
         pass
-    try:  # no Linux: what is there at all
+    try:  # not Linux: all the memory there is
         return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     except (AttributeError, OSError, ValueError):
         return float(_UNKNOWN_MEMORY)

@@ -1,6 +1,7 @@
 """Records of arrays that JAX sees into: frozen dataclasses, made in a microsecond."""
 
 from dataclasses import dataclass, field, fields
+from functools import cache
 from typing import Any, dataclass_transform
 
 import jax
@@ -63,16 +64,36 @@ def checked_record(cls: type) -> Any:
     """The same for a class that checks its values when a user makes one.
 
     JAX takes records apart and puts them together with anything in their place (tracers, shapes,
-    nothing at all): that is not checked.
+    nothing at all): that is not checked. Classes that inherit from one, such as a user's, are
+    records too.
     """
-    cls = dataclass(frozen=True, eq=False)(cls)
-    names = tuple(one.name for one in fields(cls))
+    if not any(base in _TOLD_TO_JAX for base in cls.__mro__):
+
+        def inherit(heir: type, **options: Any) -> None:
+            super(cls, heir).__init_subclass__(**options)  # type: ignore[arg-type]
+            _tell_jax(heir)
+
+        cls.__init_subclass__ = classmethod(inherit)  # type: ignore[assignment]
+        _tell_jax(cls)
+    return dataclass(frozen=True, eq=False)(cls)
+
+
+_TOLD_TO_JAX: set[type] = set()
+
+
+def _tell_jax(cls: type) -> None:
+    """Register a class before its fields are known: they are once there is an object of it."""
 
     def flatten(value: Any) -> tuple[tuple[Any, ...], None]:
-        return tuple(getattr(value, name) for name in names), None
+        return tuple(getattr(value, name) for name in _names(cls)), None
 
     def unflatten(_: None, leaves: tuple[Any, ...]) -> Any:
-        return unchecked(cls, dict(zip(names, leaves, strict=True)))
+        return unchecked(cls, dict(zip(_names(cls), leaves, strict=True)))
 
     jax.tree_util.register_pytree_node(cls, flatten, unflatten)
-    return cls
+    _TOLD_TO_JAX.add(cls)
+
+
+@cache
+def _names(cls: type) -> tuple[str, ...]:
+    return tuple(one.name for one in fields(cls))

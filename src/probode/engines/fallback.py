@@ -1,14 +1,14 @@
 """Where a vector field has no derivative: what is done instead, and how it is said.
 
 ``-sqrt(max(y, 0))`` is finite wherever a draining tank goes; its derivative is not, and a solver
-that linearises, or starts from exact derivatives, would take that for the end of the road. So a
+that linearises, or starts from exact derivatives, would stop there. So a
 solve whose *derivatives* were not finite goes on
 
 - from the start by Runge-Kutta instead of the exact one,
 - with zeros for the entries of the Jacobian that are not finite (there EK1 is an EK0).
 
 Both are approximations that the step control and the error estimate judge like any other. Where
-``f`` itself is not finite the step is rejected, as ever.
+``f`` itself is not finite the step is rejected, as always.
 """
 
 from collections.abc import Callable
@@ -121,7 +121,7 @@ def revived(solve: Solve) -> Solve:
 
 
 _HUGE = 1e200
-"""Values whose higher derivatives may be too large for numbers."""
+"""Values whose higher derivatives may overflow."""
 
 
 def where_not_finite(status: Status, field: Any, t: float, y: np.ndarray) -> str:

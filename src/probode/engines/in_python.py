@@ -25,14 +25,16 @@ from probode.engines.in_jax import Monitor
 from probode.engines.kept import Kept, capacity
 from probode.engines.native import driver
 from probode.filter import loop, restart
-from probode.filter.control import Control, ControlState, PControl
+from probode.filter.control import ConstantStep, Control, ControlState, GridSteps, PControl
 from probode.filter.first_step import Outset
 from probode.filter.loop import Chunk, Counts, Rows, Solve
 from probode.filter.restart import NO_RESTARTS, Restarts
 from probode.filter.start import (
     MOST_SHORTER,
+    Initialization,
     RungeKuttaStart,
     Start,
+    TaylorStart,
     explodes,
     fit_derivatives,
     runge_kutta_4,
@@ -87,6 +89,17 @@ def _unpack(method: Method, packed: Array) -> Solve:
     return ravel_pytree(_blank(method))[1](packed)
 
 
+class _WithFirstStep(Control):
+    """A control before its first step, whose length is known already."""
+
+    def __init__(self, control: Control, h: Array) -> None:
+        self.begin, self.next_stop = control.begin, control.next_stop  # type: ignore[method-assign]
+        self._h = h
+
+    def initial_step(self, outset: Outset) -> Array:
+        return self._h
+
+
 class Request(NamedTuple):
     """Where the next evaluation is wanted, and how the solve stands."""
 
@@ -100,7 +113,7 @@ class Pieces(NamedTuple):
     """The compiled pieces of a solve from Python, on packed arguments."""
 
     begin: Callable[..., Request]
-    """``(settings, t0, start)``."""
+    """``(settings, t0, start, h)``."""
     advance: Callable[..., Request]
     """``(settings, packed, evaluation)``: ``f`` followed by ``J``, flat, or by ``f`` again."""
     corrected: Callable[..., Array] | None
@@ -135,11 +148,12 @@ def _pieces(tree: Any, shapes: tuple[tuple[int, ...], ...]) -> Pieces:
         return Request(ravel_pytree(solve)[0], numbers)
 
     @compiled()
-    def begin(settings: Array, t0: Array, start: Start) -> Request:
+    def begin(settings: Array, t0: Array, start: Start, h: Array) -> Request:
         method, control, t1 = settings_of(settings)
         given: Any = lambda *_: start  # noqa: E731
         no_field: Any = None
-        solve = loop.begin(method, given, no_field, control, t0, t1, start.mean[0])
+        first = _WithFirstStep(control, h)
+        solve = loop.begin(method, given, no_field, first, t0, t1, start.mean[0])
         return request(method, control, solve, t1, False)
 
     @compiled()
@@ -196,19 +210,77 @@ def _initial_step(order: int, control: Control, t0: Array, t1: Array, y0: Array)
     return control.initial_step(Outset(no_field, t0, t1, y0, order))
 
 
+class Begun(NamedTuple):
+    """What is known before the first step."""
+
+    start: Start
+    h: Array
+    """Length of the first step."""
+    initialization: Initialization
+    """What the start was made by."""
+    evaluations: int
+    note: str | None
+    """If that is not what was asked for: why, in words."""
+
+
+_OUR_FIRST_STEPS = tuple(one.initial_step for one in (PControl, ConstantStep, GridSteps))
+
+
 def begin_on_host(
-    method: Method, field: HostField, control: Control, t0: float, t1: float, y0: np.ndarray
-) -> tuple[Start, Control, int]:
-    """First step and start by Runge-Kutta; returns the number of evaluations too."""
-    f0 = field.function(t0, y0)
-    evaluations = 1
-    if isinstance(control, PControl) and control.first_step is None:
-        size = _first_step(field.function, control, t0, t1, y0, f0, method.prior.order)
-        evaluations += 1
+    method: Method,
+    initialization: Initialization,
+    field: HostField,
+    control: Control,
+    t0: float,
+    t1: float,
+    y0: np.ndarray,
+) -> Begun:
+    """First step and start, with evaluations from Python.
+
+    Derivatives of ``f`` cannot be had there: an exact start is made by Runge-Kutta, and noted.
+    """
+    q, function = method.prior.order, _Counted(field.function)
+    f0 = function(t0, y0)
+
+    def concrete(t: Any, y: Any) -> Array:
+        y = np.asarray(y)
+        again = float(t) == t0 and np.array_equal(y, y0)
+        return jnp.asarray(f0 if again else function(float(t), y))
+
+    at: tuple[Any, Any, Any, Any] = concrete, jnp.asarray(t0), jnp.asarray(t1), jnp.asarray(y0)
+    own = type(control).initial_step not in _OUR_FIRST_STEPS
+    if isinstance(control, PControl) and control.first_step is None and not own:
+        size = _first_step(function, control, t0, t1, y0, f0, q)
         control = replace(control, first_step=np.asarray(size))
-    h = float(_initial_step(method.prior.order, control, t0, t1, y0))
-    start, more = _start(field.function, t0, t1 - t0, y0, f0, h, method.prior.order)
-    return start, control, evaluations + more
+    with jax.disable_jit(own):  # f has to be given numbers
+        h = control.initial_step(Outset(*at, q)) if own else _initial_step(q, control, t0, t1, y0)
+
+    note = None
+    if type(initialization) not in (TaylorStart, RungeKuttaStart):
+        try:
+            with jax.disable_jit():
+                start = initialization(*at, h, q)
+            return Begun(start, h, initialization, function.count, None)
+        except (jax.errors.TracerArrayConversionError, jax.errors.ConcretizationTypeError):
+            pass  # it differentiates
+    if type(initialization) is not RungeKuttaStart:
+        note = (
+            f"a start by {initialization.name!r} differentiates f, which is not possible where f "
+            "is evaluated by Python: it was begun by Runge-Kutta steps instead"
+        )
+    start = _start(function, t0, t1 - t0, y0, f0, float(h), q)
+    return Begun(start, h, RungeKuttaStart(), function.count, note)
+
+
+class _Counted:
+    """A function that counts its evaluations."""
+
+    def __init__(self, function: Callable[[float, np.ndarray], np.ndarray]) -> None:
+        self._function, self.count = function, 0
+
+    def __call__(self, t: float, y: np.ndarray) -> np.ndarray:
+        self.count += 1
+        return self._function(t, y)
 
 
 def _first_step(
@@ -250,8 +322,8 @@ def _start(
     f0: np.ndarray,
     h: float,
     q: int,
-) -> tuple[Start, int]:
-    """:class:`RungeKuttaStart` evaluated in Python, and the number of evaluations."""
+) -> Start:
+    """:class:`RungeKuttaStart` evaluated in Python."""
     nodes, substeps = RungeKuttaStart.steps(q), RungeKuttaStart.substeps
     # An interval of length zero has derivatives, too: those of f(t0, y).
     h = h * min(1.0, abs(span / (h * nodes))) if span else _WITHOUT_LENGTH
@@ -274,37 +346,37 @@ def _start(
         values, slopes = walk(h / 10.0**attempt)
         if not explodes(np, slopes):
             break
-    start = fit_derivatives(values, slopes, np.asarray(h / 10.0**attempt), q)
-    return start, (attempt + 1) * (RungeKuttaStart().evaluations(q) - 1)
+    return fit_derivatives(values, slopes, np.asarray(h / 10.0**attempt), q)
 
 
 def steps_on_host(
     method: Method,
+    initialization: Initialization,
     field: HostField,
     control: Control,
     t0: float,
     t1: float,
     y0: np.ndarray,
     restarts: Restarts = NO_RESTARTS,
-) -> tuple[Callable[[Monitor], tuple[Solve, Status, Kept]], int]:
-    """What solves and keeps every step, and the number of evaluations at the start."""
+) -> tuple[Callable[[Monitor], tuple[Solve, Status, Kept]], Begun]:
+    """What solves and keeps every step, and how it was begun."""
     end = float(control.next_stop(jnp.asarray(t0), jnp.asarray(restarts.until(t0, t1))))
-    start, begun, evaluations = begin_on_host(method, field, control, t0, end, y0)
-    cross = partial(_across, method, field, control, t1, restarts)
-    return partial(
-        _solve_on_host, method, field, begun, t0, t1, start, restarts, cross
-    ), evaluations
+    begun = begin_on_host(method, initialization, field, control, t0, end, y0)
+    cross = partial(_across, method, begun.initialization, field, control, t1, restarts)
+    run = partial(_solve_on_host, method, field, control, t0, t1, begun, restarts, cross)
+    return run, begun
 
 
 def _across(
     method: Method,
+    initialization: Initialization,
     field: HostField,
     control: Control,
     t1: float,
     restarts: Restarts,
     solve: Solve,
 ) -> tuple[Rows, Solve] | None:
-    """The step across a switch, if the solve is right before one: started by Runge-Kutta there."""
+    """The step across a switch, if the solve is right before one: started anew there."""
     beyond = restarts.beyond(solve.state.t)
     if beyond is None:
         return None
@@ -323,11 +395,11 @@ def _across(
     if t == end:  # nothing follows, and f need not exist beyond
         unknown = np.zeros((method.prior.order - 1, y.size))
         known: Any = np.concatenate([y[None], field.function(t, y)[None], unknown])
-        start, begun = Start(known, None), control
+        start, h = Start(known, None), jnp.zeros(())
     else:
-        start, begun, _ = begin_on_host(method, field, control, t, end, y)
-    pieces, settings = pieces_for(method, begun.without_stops(), end)
-    anew = pieces.unpack_solve(pieces.begin(settings, t, start).packed)
+        start, h, *_ = begin_on_host(method, initialization, field, control, t, end, y)
+    pieces, settings = pieces_for(method, control.without_stops(), end)
+    anew = pieces.unpack_solve(pieces.begin(settings, t, start, h).packed)
     return restart.across(method, solve, jax.tree.map(np.asarray, anew), jacobian)
 
 
@@ -337,7 +409,7 @@ def _solve_on_host(
     control: Control,
     t0: float,
     t1: float,
-    start: Start,
+    begun: Begun,
     restarts: Restarts,
     cross: Callable[[Solve], tuple[Rows, Solve] | None],
     monitor: Monitor,
@@ -347,8 +419,9 @@ def _solve_on_host(
         pieces, settings = pieces_for(method, control.without_stops(), t1)
     else:
         pieces, settings = pieces_for(method, control, float(restarts.until(t0, t1)))
+    request = pieces.begin(settings, t0, begun.start, begun.h)
     if kernels:
-        first = pieces.unpack_solve(pieces.begin(settings, t0, start).packed)
+        first = pieces.unpack_solve(request.packed)
         steps_native = driver.python_steps(
             method, *field, control, t1, most, monitor.limits, restarts
         )
@@ -363,7 +436,7 @@ def _solve_on_host(
         return in_jax.collect_native(monitor, packed, fill_native)
     # The evaluation that a solve waits for, by the number of attempts it has made: a chunk may have
     # to be filled again from where it began.
-    waiting = {0: pieces.begin(settings, t0, start)}
+    waiting = {0: request}
 
     def fill(solve: Solve, attempts: int, wanted: int) -> tuple[Solve, Chunk]:
         now = int(solve.counts.attempted)

@@ -61,7 +61,7 @@ class Start:
     seed: Array
     """Two numbers that its samples depend on."""
     real: Array
-    """False: nothing, to fill a place."""
+    """False: an empty place."""
 
 
 @record

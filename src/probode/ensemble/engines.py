@@ -43,8 +43,9 @@ def solve_members(
     """Solve all members on one device, with the fastest engine that can.
 
     ``on_progress`` is told how many members have finished since it was told last. Members that
-    have not when ``stop`` is set are marked as interrupted. Members that stopped for want of a
-    derivative, not of ``f``, are solved once more without it (see :mod:`probode.engines.fallback`).
+    have not when ``stop`` is set are marked as interrupted. Members that stopped where ``f`` is
+    finite but a derivative is not are solved once more without it (see
+    :mod:`probode.engines.fallback`).
     """
     how = {"device": device, "stop": stop}
     found = _solve_members(vector_field, members, settings, on_progress=on_progress, **how)
@@ -118,7 +119,8 @@ def choose(
     if asked in ("lanes", "kernels"):
         raise ValueError(
             f"engine={asked!r} cannot solve this ensemble: it is for small systems, with the "
-            "model's error bars. engine='auto' takes another one where needed."
+            "model's error bars, solved by classes of this library (none that inherit from them). "
+            "engine='auto' takes another one where needed."
         )
     return "vmapped"
 
@@ -222,7 +224,7 @@ def _spread(found: LaneResults, fits: np.ndarray, status: np.ndarray) -> LaneRes
 
 
 def places(devices: Any = None) -> list[Any]:
-    """The devices of JAX's to solve on, a chunk at a time each: by default all of this process."""
+    """The JAX devices to solve on, a chunk at a time each: by default all of this process."""
     chosen = list(jax.local_devices() if devices is None else devices)
     if not chosen:
         raise ValueError("devices must name at least one device, got none.")

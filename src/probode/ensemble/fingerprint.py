@@ -65,6 +65,6 @@ def _digest(*parts: Any) -> str:
             array = np.asarray(part)
             content.update(repr((array.dtype.str, array.shape)).encode())
             content.update(array.tobytes())
-        else:  # a parameter that is no number steers the trace, which enters as the function
+        else:  # any other parameter shapes the trace, which is compared with the function
             content.update(type(part).__qualname__.encode())
     return _DIGEST + content.hexdigest()

@@ -170,7 +170,7 @@ class Axes:
 
     @property
     def count(self) -> int:
-        """Members in all."""
+        """Number of members."""
         return int(np.prod(self.shape, dtype=int))
 
     def index(self, members: np.ndarray) -> dict[str, np.ndarray]:

@@ -28,17 +28,17 @@ class Moments:
 
     @property
     def variance(self) -> np.ndarray:
-        """The variance in all: the sum of both parts."""
+        """The total variance: the sum of both parts."""
         return self.input_variance + self.solver_variance
 
     @property
     def std(self) -> np.ndarray:
-        """The standard deviation in all."""
+        """The total standard deviation: of inputs and solver together."""
         return np.sqrt(self.variance)
 
     @property
     def input_fraction(self) -> np.ndarray:
-        """The part of the variance that the inputs are the reason of, between 0 and 1."""
+        """The part of the variance that comes from the inputs, between 0 and 1."""
         with np.errstate(invalid="ignore"):
             return self.input_variance / self.variance
 

@@ -41,7 +41,7 @@ class Family:
 
     @property
     def count(self) -> int:
-        """Members in all."""
+        """Number of members."""
         return self.axes.count
 
     @property

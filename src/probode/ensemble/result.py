@@ -70,7 +70,7 @@ class Ensemble(Views):
 
     @property
     def size(self) -> int:
-        """Members in all."""
+        """Number of members."""
         return self.family.count
 
     def __len__(self) -> int:
@@ -94,7 +94,10 @@ class Ensemble(Views):
 
     @property
     def std(self) -> np.ndarray:
-        """Posterior standard deviations ``(B, T, *shape)``."""
+        """Posterior standard deviations ``(B, T, *shape)``.
+
+        Those of the model, unless ``calibration`` asked for the size of the global error.
+        """
         return self._values("std", self.family.shape)
 
     @property
@@ -253,8 +256,8 @@ class Ensemble(Views):
     def sample(self, n: int = 1, *, seed: int = 0) -> np.ndarray:
         """Joint samples over the save points, ``(B, n, T, *shape)``; this solves again.
 
-        What a sample needs (a kernel for each save point) is not kept: it would take many times
-        the memory of the result.
+        What a sample needs (a backward kernel for each save point) is not kept: it would take many
+        times the memory of the result.
         """
         if not self.settings.smooth:
             raise ValueError(

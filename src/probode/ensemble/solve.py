@@ -23,6 +23,7 @@ from probode.ensemble.uncertain import draw_inputs
 from probode.filter.control import PControl, PIControl
 from probode.filter.solvers import EK1, Solver
 from probode.global_error.schemes import MODES
+from probode.model.equation import Equation
 from probode.solve import check_limits
 
 DEFAULT_MEMORY = 2**30
@@ -86,8 +87,8 @@ def solve_ensemble(
     covariance
         Whether to keep the covariances ``(B, T, d, d)``.
     calibration
-        ``"model"``, or ``"defect"`` and ``"defect-fast"``: standard deviations of the size of the
-        global error.
+        ``"model"``: standard deviations of the model, as in :func:`probode.solve` (but not in
+        ``solve_ivp``). ``"defect"`` or ``"defect-fast"``: of the size of the global error.
     max_steps
         Bound for the attempted steps of a member: one that needs more is marked as failed.
     engine
@@ -131,6 +132,11 @@ def solve_ensemble(
     >>> decay.mean.shape, bool(np.allclose(decay.mean[:, 0, 0], np.exp(-rates), rtol=1e-5))
     ((3, 1, 1), True)
     """
+    if isinstance(fun, Equation):
+        raise TypeError(
+            f"solve_ensemble takes functions f(t, y, *args) so far, got {type(fun).__name__}: put "
+            "jax.vmap around probode.solve(..., save_at=times)."
+        )
     settings = read_settings(
         solver, control, smooth, covariance, calibration, max_steps, jac, engine
     )

@@ -86,7 +86,7 @@ def check_writable(path: str | os.PathLike[str]) -> None:
     library("zarr", "ensemble")
     place = Path(path)
     if place.exists() and not (place / "zarr.json").is_file():
-        raise FileExistsError(f"store {str(place)!r} exists and is no Zarr group.")
+        raise FileExistsError(f"store {str(place)!r} exists and is not a Zarr group.")
     folder = place if place.exists() else place.parent
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -117,7 +117,7 @@ def open_store(
             raise ValueError(f"{str(path)!r} holds no ensemble of probode.") from None
         store.check(fingerprint)
         return store
-    # Made beside its place and moved there, so that a store is never half made.
+    # Made next to its place and moved there, so that a store is never half made.
     draft = Path(tempfile.mkdtemp(prefix=f"{Path(path).name}.", dir=Path(path).parent))
     try:
         _create(draft, family, settings, fingerprint, chunk)
@@ -168,7 +168,7 @@ def _create(
         "chunk": chunk,
         "shape": list(family.shape),
         "sizes": family.axes.sizes,
-        "labels": {  # those that are no numbers
+        "labels": {  # those that are not numbers
             dim: [str(label) for label in labels]
             for dim, labels in family.axes.coords.items()
             if dim not in numbers

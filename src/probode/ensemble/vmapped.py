@@ -58,7 +58,7 @@ def solve_vmapped(
     have not when ``stop`` is set are marked as interrupted. Samples depend on ``seed`` and on the
     ``numbers`` of the members. ``lanes`` is the size of a batch, a power of two.
     """
-    # BLAS threads: of use for no matrix met here.
+    # BLAS threads: no matrix here is large enough for them.
     with double_precision(), one_blas_thread(), jax.default_device(device):
         fits = usable(members)
         platform = (device or jax.devices()[0]).platform
@@ -101,7 +101,7 @@ def _plan(
 
 
 def _swept(members: Members, field: Field, args: tuple[Any, ...]) -> tuple[int, ...]:
-    """Parameters that each member has for itself: those that vary, and numbers.
+    """Parameters of which each member has its own: those that vary, and numbers.
 
     So the program does not depend on which of the numbers vary.
     """
@@ -119,7 +119,7 @@ def _lanes(plan: Plan, platform: str, times: int) -> int:
     """
     structure = plan.method.structure
     state = 8 * (structure.n * structure.d + int(np.prod(structure.factor_shape)))
-    # A saved state and its kernel at each save point, and what one step works on.
+    # A saved state and its backward kernel at each save point, and what one step works on.
     one = state * (3 * times + 16)
     lanes = _LANES.get(platform, _LANES_ELSEWHERE)
     while lanes > 1 and lanes * one > _LANE_BYTES:
@@ -220,7 +220,7 @@ class Driver:
         """Step until enough lanes are at rest; return which are not."""
         busy = int((self.inside >= 0).sum())
         wanted = self.width - busy + (self.places if self.waiting else busy)
-        # What is handed out is no part of the steps: these are compiled once.
+        # What is handed out is not part of the steps: these are compiled once.
         steps = replace(self.plan, covariance=False, samples=0)
         with self.turn:
             self.lanes, going = jax.block_until_ready(

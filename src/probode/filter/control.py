@@ -1,6 +1,6 @@
 """Step sizes: error norm, proportional and PI control, fixed steps, a user's grid.
 
-A control proposes where the next step ends and judges its error. It knows no probability.
+A control proposes where the next step ends and judges its error. No probability in it.
 """
 
 from collections.abc import Callable

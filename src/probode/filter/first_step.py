@@ -11,8 +11,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from probode.model.linearize import VectorField
-
 _SETTLED = 0.8
 """What steps settle to, in units of ``|y^(q+1)|^(-1/(q+1))``."""
 
@@ -27,7 +25,7 @@ fixed diffusion has seen the noise of all steps, and would be misled by one that
 """
 
 _OF_THE_LAST = 3.0
-"""How much longer the first step may be than its highest derivative but one suggests."""
+"""How much longer the first step may be than the second highest derivative suggests."""
 
 _OF_THE_INTERVAL = 0.5
 """How much of the interval the first step may cover: little at ``t0`` says what comes later."""
@@ -46,7 +44,7 @@ class Known(NamedTuple):
 class Outset(NamedTuple):
     """Where a solve begins: what its first step is chosen from."""
 
-    field: VectorField
+    field: Callable[[Array, Array], Array]
     t0: Array
     t1: Array
     y0: Array

@@ -47,6 +47,8 @@ class Saving:
     """Save points dealt with so far."""
     tracker: Any = None
     """What goes along beside the filter, if it is wanted: made by a :class:`Beside`."""
+    lengths: Array | None = None
+    """Lengths of the steps into which the save points fall; NaN at the start, before any step."""
 
 
 class Beside(Protocol):
@@ -82,6 +84,7 @@ def begin_saving(
         kernels=jax.tree.map(room, kernel),
         count=jnp.zeros((), int),
         tracker=None if beside is None else beside.start(solve.state.t, solve.state.mean, size),
+        lengths=room(solve.state.h),
     )
 
 
@@ -96,7 +99,9 @@ def saving_of_end(method: Method, solve: Solve, smooth: bool) -> Saving:
     reached = solve.status == Status.SUCCESS.value
     saved = jax.tree.map(lambda x: (x * _one_or_nan(xp, reached))[None], Rows.of(solve))
     kernels = jax.tree.map(lambda x: xp.asarray(x)[None], kernel)
-    return Saving(solve, state, kernel, saved, kernels, xp.asarray(reached, int))
+    lengths = xp.where(solve.counts.accepted > 0, state.h, np.nan)[None]
+    count = xp.asarray(reached, int)
+    return Saving(solve, state, kernel, saved, kernels, count, lengths=lengths)
 
 
 def run_saving(
@@ -237,13 +242,14 @@ def pass_point(method: Method, saving: Saving, t: Array) -> tuple[State, Kernel 
 
 
 def save(method: Method, saving: Saving, save_at: Array) -> Saving:
-    """Record the save point that the last step passed; the running kernel starts anew there."""
+    """Record the save point that the last step passed; the running kernel starts again there."""
     solve, t = saving.solve, save_at[saving.count]
     inside, reaching = pass_point(method, saving, t)
     row = Rows(t, inside.h, solve.scale, inside.mean, inside.factor)
     kernels = _store_kernel(saving, reaching)
     kernel = None if saving.kernel is None else identity_kernel(method, inside)
     tracker = None if saving.tracker is None else saving.tracker.save(saving.count, t)
+    h = jnp.where(solve.counts.accepted > 0, solve.state.h, jnp.nan)
     return Saving(
         solve,
         inside,
@@ -252,6 +258,7 @@ def save(method: Method, saving: Saving, save_at: Array) -> Saving:
         kernels,
         saving.count + 1,
         tracker,
+        _write(saving.lengths, saving.count, h),
     )
 
 

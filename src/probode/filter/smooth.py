@@ -95,7 +95,7 @@ def backward_kernel(method: Method, state: State, h: Array, scale: Array) -> Ker
 
 
 def identity_kernel(method: Method, state: State) -> Kernel:
-    """The kernel of no time at all: ``x = x⁺``."""
+    """The backward kernel over a time of zero: ``x = x⁺``."""
     shape = method.structure.factor_shape
     gain = jnp.broadcast_to(jnp.eye(shape[-1]), shape)
     return Kernel(state.mean, state.mean, gain, jnp.zeros(shape), state.h, state.h)

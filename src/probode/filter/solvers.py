@@ -1,7 +1,9 @@
 """The solvers: a linearisation, a prior, a diffusion model, a start."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
+
+import numpy as np
 
 from probode.base.errors import check_choice
 from probode.filter.start import Initialization, as_initialization
@@ -9,13 +11,13 @@ from probode.filter.step import Method
 from probode.model.diffusion import Diffusion, as_diffusion
 from probode.model.equation import FIRST_ORDER, Equation
 from probode.model.parts import Part
-from probode.model.prior import IWP, Prior, check_prior
+from probode.model.prior import IWP, MAX_ORDER, Prior, check_prior
 from probode.model.structure import STRUCTURES
 
 DENSE_LIMIT_BYTES = 2**30
 """Above this size of the matrix that one step decomposes, a dense covariance is refused.
 
-A chunk of steps keeps a few such matrices beside the one that is decomposed.
+A chunk of steps keeps a few such matrices besides the one that is decomposed.
 """
 
 
@@ -28,8 +30,8 @@ class Solver(Part):
     order
         Order ``q`` of the integrated Wiener process prior, 1 to 11, or a prior: :class:`IWP`,
         :class:`Matern`, or one of your own (:class:`Prior`). At order 11 rounding can spoil the
-        smoother at loose tolerances, where some of the first steps are short beside those that
-        follow; its standard deviations then are as large as its errors.
+        smoother at loose tolerances, where some of the first steps are short compared with the
+        next ones; its standard deviations then are as large as its errors.
     diffusion
         ``"dynamic"``, ``"dynamic-mv"``, ``"fixed"``, ``"fixed-mv"`` (those of the paper),
         ``"damped"``, ``"damped-mv"`` (dynamic ones that remember), or a diffusion object.
@@ -69,6 +71,11 @@ class Solver(Part):
     def _read_prior(self) -> Prior:
         if isinstance(self.order, Prior):
             return check_prior(self.order)
+        if not isinstance(self.order, int | np.integer):
+            raise TypeError(
+                f"order must be an integer from 1 to {MAX_ORDER}, or a prior such as "
+                f"Matern(3, lengthscale=1.0), got {self.order!r}."
+            )
         if self.prior is None or type(self.prior) is IWP:  # which its order says all about
             return IWP(self.order)
         if self.order != check_prior(self.prior).order:
@@ -147,7 +154,7 @@ class EK0(Solver):
         if isinstance(self.evaluations, bool) or self.evaluations not in (1, 2):
             raise ValueError(
                 f"evaluations must be 1 or 2 (of f in a step), got {self.evaluations!r}: a third "
-                "was found to be of no use."
+                "was found not to help."
             )
 
     @property
@@ -194,6 +201,13 @@ class EK1(Solver):
         return ("dense",)
 
 
+def with_start(solver: Solver, done: Initialization) -> Solver:
+    """The solver with the start that was made: it is another one where derivatives fail."""
+    if solver.initialization == done:
+        return solver
+    return replace(solver, initialization=done)
+
+
 def build(
     kind: type[Solver], order: int, diffusion: Any, evaluations: int | None = None, **rest: Any
 ) -> Solver:
@@ -205,6 +219,6 @@ def build(
     if evaluations != 1:
         raise ValueError(
             f"evaluations={evaluations!r} is for EK0, got {kind.__name__}: where a Jacobian is "
-            "known, a second evaluation in a step was found to be of no use."
+            "known, a second evaluation in a step was found not to help."
         )
     return kind(order, diffusion, **rest)

@@ -86,7 +86,7 @@ class RungeKuttaStart:
     slopes determine a Hermite polynomial of degree ``2m + 1``. Its derivatives at ``t0`` are the
     mean; what they differ from those of the polynomial over ``m - 1`` steps is taken as their
     standard deviation. Where the steps are too long for a stiff equation, so that the values
-    explode, they are made anew, a tenth as long, and again.
+    explode, they are repeated at a tenth of the length, as often as needed.
     """
 
     name = "runge-kutta"
@@ -112,7 +112,7 @@ class RungeKuttaStart:
         low, high = jnp.minimum(t0, t0 + span), jnp.maximum(t0, t0 + span)
 
         def inside(t: Array, y: Array) -> Array:
-            # f may not exist outside the interval, be it by rounding.
+            # f may not exist outside the interval, even by a rounding error.
             return field(jnp.clip(t, low, high), y)
 
         first = (y0, field(t0, y0))

@@ -9,12 +9,18 @@ from jaxtyping import Array, Float
 
 from probode.base.record import record
 from probode.model import gaussian
-from probode.model.diffusion import Diffusion, Evidence, Innovation
-from probode.model.equation import FIRST_ORDER, Equation
+from probode.model.diffusion import (
+    Diffusion,
+    DynamicDiffusion,
+    Evidence,
+    FixedDiffusion,
+    Innovation,
+)
+from probode.model.equation import FIRST_ORDER, Equation, FirstOrder
 from probode.model.linearize import Residual, VectorField, local_noise
 from probode.model.parts import Part
-from probode.model.prior import Prior
-from probode.model.structure import Structure
+from probode.model.prior import IWP, Prior
+from probode.model.structure import BlockDiagonal, Dense, Isotropic, Structure
 
 UNRESOLVED = 1e-10
 """A step's noise below this part of what it is added to gives its observation no weight."""
@@ -34,6 +40,21 @@ class Method(Part):
 
     equation: Equation = FIRST_ORDER
     """The form of what is solved, without its function."""
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether every part is of a class of this library, whose formulas are known.
+
+        Engines that have these formulas written out ask for it: a class that inherits from one of
+        ours may have changed any of them, and is run by its own, in JAX.
+        """
+        return (
+            type(self) is Method
+            and type(self.prior) is IWP
+            and type(self.equation) is FirstOrder
+            and type(self.structure) in (Isotropic, BlockDiagonal, Dense)
+            and type(self.diffusion) in (DynamicDiffusion, FixedDiffusion)
+        )
 
     def f_evaluations(self, attempted: Any, accepted: Any) -> Any:
         """Evaluations of ``f`` in so many steps."""
@@ -112,7 +133,7 @@ def attempt(
     mean = method.prior.predict_mean(state.mean, h)
     observation = method.equation.linearize(field, t_next, mean, method.jacobian)
 
-    local = local_noise(method.prior, h, observation)
+    local = local_noise(method.prior, h, observation, method.equation.exact)
     local_scale = method.diffusion.local_scale(local)
     unit = method.prior.noise_scale(h / reference) if method.diffusion.fixed else jnp.ones(())
     if method.diffusion.remembers:

@@ -40,7 +40,7 @@ def calibrate_nodes(
         nodes = np.asarray(t), np.asarray(means)
         moved = drive.transport(scheme, problem, *nodes, limits)
         if not problem.guarded and not np.all(np.isfinite(moved.error)):
-            # Perhaps for want of a derivative only.
+            # Perhaps only because a derivative is missing.
             moved = drive.transport(scheme, problem.guard(), *nodes, limits)
     else:
         moved = drive.transport_traced(scheme, problem, t, means)
@@ -52,7 +52,7 @@ def calibrate_nodes(
 def assemble(
     scheme: Scheme, mode: str, t: Array, means: Array, std: Array, moved: Transported
 ) -> Calibration:
-    """Scales and signs of a transport; steps that it did not come to have no estimate (NaN)."""
+    """Scales and signs of a transport; steps that it did not reach have no estimate (NaN)."""
     xp: Any = np if on_host(t) else jnp
     steps = moved.error.shape[0]
     signs = Tally.over(xp, means[: steps + 1, 0], moved).signs(xp, scheme.harmless)

@@ -2,13 +2,13 @@
 
 Three numbers are taken from a transport; each has a limit above which it is a warning:
 
-- ``convergence``: what the iteration left unsettled in the steps, beside the largest error, and
-  beside what is harmless. Each step re-evaluates the vector field on the solution with the
+- ``convergence``: what the iteration left unsettled in the steps, relative to the largest error
+  and to what is harmless. Each step re-evaluates the vector field on the solution with the
   estimated error taken off; where that asks for a correction as large as the estimate, the error is
   no small perturbation: it has moved a layer by more than its width, or follows a chaotic
   attractor.
-- ``rounding``: what the rounding of the values themselves adds up to, beside the error.
-- ``size``: the error beside the range of the solution.
+- ``rounding``: what the rounding of the values themselves adds up to, relative to the error.
+- ``size``: the error relative to the range of the solution.
 
 With ``first`` and ``second`` the first estimate of a step and its correction, the correction after
 that would be about ``second²/first``. Sums run over the steps::
@@ -34,7 +34,7 @@ LIMITS = {"convergence": 1.0, "rounding": 30.0, "size": 0.5}
 far below what it adds up to (a stiff equation that forgets it at once) nothing is left to estimate.
 """
 _WORDS = {
-    "convergence": "the error iteration does not converge: the error is no small perturbation",
+    "convergence": "the error iteration does not converge: the error is not a small perturbation",
     "rounding": "the error is near rounding level, where no estimate is exact",
     "size": "the error is as large as the solution's own variation",
     "lost": "the estimate was lost on the way (not finite): from there on the bands are as wide as "

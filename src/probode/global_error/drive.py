@@ -20,7 +20,7 @@ from probode.programs.field import Field
 
 _BLOCK_STEPS = 256
 _LIGHT_BLOCK_STEPS = 1024
-"""Without Jacobians a step is prepared in no time, and padding costs nothing."""
+"""Without Jacobians preparing a step costs next to nothing, and so does padding."""
 _BLOCK_BYTES = 32 * 2**20
 _SAMPLE_STEPS = 1000
 """Steps to learn the pace of the kernels from, which do not look at the clock themselves."""

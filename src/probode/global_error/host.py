@@ -28,7 +28,7 @@ from probode.global_error.transport import (
 )
 
 _STEPS_BETWEEN_LOOKS = 4
-"""At the clock, with a time limit: an evaluation in Python may take long."""
+"""Looks at the clock, with a time limit: an evaluation in Python may take long."""
 
 
 class HostProblem(NamedTuple):
@@ -103,6 +103,7 @@ class _Newton:
             at = (float(path.t[n, m]), path.value[n, m], self._f[n, m])
             self._j[n] = problem.jacobian_at(*at)
         self._inverses = self._inverted(h[:, None], self._j[:, None])
+        self._inverse_matrix = np.linalg.inv(c.matrix)
 
     def _inverted(self, h: Any, j: Any) -> Any:
         """``(λ_k/h - J)⁻¹`` for all ``k``."""
@@ -130,7 +131,6 @@ class _Newton:
         anew, due = False, not is_settled(np, changed, before, moved, carry.steps)
         settled = not due
         affordable = carry.credit >= MOST_ITERATIONS
-        inverse_matrix = np.linalg.inv(self._scheme.collocation.matrix)
         while not settled and max(counts) < MOST_ITERATIONS:
             if not (anew or changed <= SHRINKS * before):
                 if not affordable:
@@ -142,7 +142,7 @@ class _Newton:
                 inner = self._scheme.collocation.middle
                 at = (float(path.t[n, inner]), value[inner] - stages[inner], f[inner])
                 inverses = self._inverted(h, self._problem.jacobian_at(*at))
-            right = inverse_matrix @ (e - stages) / h + path.slope[n] - f
+            right = self._inverse_matrix @ (e - stages) / h + path.slope[n] - f
             change = self._solved(inverses, right)
             stages = stages + change
             counts[anew] += 1

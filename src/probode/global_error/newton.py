@@ -70,12 +70,12 @@ class Newton:
 
     @property
     def harmless(self) -> float:
-        """What may be left unsettled, beside the error: with half of it the estimate is a guess."""
+        """What may be left unsettled, in parts of the error: with a half, it is a guess."""
         return 0.5
 
     @property
     def doubt(self) -> float:
-        """Part of the error around by which the estimate may be wrong."""
+        """Part of the error nearby by which the estimate may be wrong."""
         return 0.0 if self.corrections else DOUBT
 
     def prepare(self, field: VectorField, t: Array, h: Array, left: Array, right: Array) -> Linear:
@@ -147,7 +147,7 @@ class Newton:
     ) -> tuple[Array, Array, Array, Array]:
         """More corrections after the first; where they do not shrink, Newton's method.
 
-        That begins anew at ``E = e_n``, and each of its iterations has its own Jacobian.
+        That begins again at ``E = e_n``, and each of its iterations has its own Jacobian.
         """
         path, inner, e = step.curve, self.collocation.middle, carry.error
         inverse_matrix = np.linalg.inv(self.collocation.matrix)

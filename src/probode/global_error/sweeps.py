@@ -63,7 +63,7 @@ class Sweeps:
 
     @property
     def harmless(self) -> float:
-        """What may be left unsettled, beside the error.
+        """What may be left unsettled, relative to the error.
 
         Sweeps converge slowly where ``h J`` is near one; but there errors fade within a few steps,
         of which the sum over all steps takes no account.
@@ -72,7 +72,7 @@ class Sweeps:
 
     @property
     def doubt(self) -> float:
-        """Part of the error around by which the estimate may be wrong."""
+        """Part of the error nearby by which the estimate may be wrong."""
         return 0.0 if self.sweeps > 1 else DOUBT
 
     def prepare(self, field: VectorField, t: Array, h: Array, left: Array, right: Array) -> Loose:
@@ -107,7 +107,7 @@ class Sweeps:
             return State(stages, end, end - now.end, changed, now.changed, moved, now.sweeps + 1)
 
         def unsettled(now: State) -> Array:
-            """Where ``h J`` is no small number, more sweeps do not help."""
+            """Where ``h J`` is not small, more sweeps do not help."""
             settled = is_settled(jnp, now.changed, now.before, now.moved, carry.steps)
             shrinks = now.changed <= SWEEPS_SHRINK * now.before
             return ~settled & shrinks & (now.sweeps < MOST_SWEEPS)

@@ -45,7 +45,7 @@ LOOK = 16
 """Steps between two looks, in the fast mode, at whether corrections are needed."""
 
 DOUBT = 1 / 3
-"""Of an estimate without a correction, beside the error around."""
+"""Of an estimate without a correction, relative to the error nearby."""
 
 MOST_ITERATIONS = 8
 MOST_SWEEPS = 8

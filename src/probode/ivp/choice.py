@@ -24,7 +24,7 @@ _STIFF = 1e4
 _TYPICAL_CHANGES = 50.0
 """Changes of the slope in an interval, where they are not known."""
 _TYPICAL_STEPS = 300
-"""Steps of EK1 that are taken for granted when its price is guessed."""
+"""Steps of EK1 that are assumed when its cost is guessed."""
 _PRICE = 1e-4
 """Microseconds per number that a vector field computes, where it computes many."""
 _TANGENT = 0.5
@@ -32,7 +32,7 @@ _TANGENT = 0.5
 _DEAR = 2.0
 """Microseconds of an evaluation from which on EK0 may pay in small problems, too."""
 _LARGEST_EK1 = 5000
-"""States above which EK1 is no alternative: a step of it takes seconds."""
+"""Above this size of the state EK1 is no alternative: one step takes seconds."""
 _PATIENCE = 2.0
 """EK0 may cost so many times what EK1 is guessed to cost before EK1 takes its place."""
 

@@ -83,7 +83,9 @@ def solve_ivp(
         Ours: ``max_num_steps``, ``order=5`` (or ``"auto"``: from the tolerance and the
         stiffness), ``diffusion="dynamic"``, ``evaluations`` (of ``fun`` in a step of
         EK0, 1 or 2; by default 1, and 2 where method or order are ``"auto"``),
-        ``smooth=True``, ``grid``, ``control`` ("PI", "P"), ``initialization``, ``progress=False``,
+        ``smooth=True``, ``grid``, ``control`` ("PI", "P"), ``progress=False``,
+        ``initialization`` ("taylor", "runge-kutta", "diffuse"; by default that of the solver, and
+        "runge-kutta" for "taylor" where ``fun`` cannot be traced: see ``posterior.solver``),
         ``time_limit`` (seconds, for everything: steps, smoothing, calibration, rounds),
         ``max_memory`` (bytes or e.g. ``"4 GB"``; by default half of what is free), ``callback``
         (called a few times a second with the progress; a true answer stops).

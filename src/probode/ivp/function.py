@@ -2,7 +2,7 @@
 
 A trace is remembered under what the function reads (``identity``). Once the same code has come with
 other numbers, these become inputs of a second trace, which serves all numbers to come: a fit whose
-residual defines the function anew over its parameters compiles twice, not every time.
+residual defines the function again over its parameters compiles twice, not every time.
 """
 
 from collections.abc import Callable

@@ -37,7 +37,7 @@ def read_method(method: Any) -> Solver | type[Solver] | None:
         if method == AUTO:
             return None
         method = METHODS[method]
-    method = getattr(method, "solver", method)  # the classes of probode.ivp.scipy
+    method = getattr(method, "solver", method)  # the classes of probode.scipy
     if not (isinstance(method, type) and issubclass(method, Solver)):
         raise ValueError(
             f"`method` must be one of {', '.join(METHODS)}, {AUTO!r} or a solver, got {method!r}."

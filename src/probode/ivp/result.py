@@ -11,14 +11,21 @@ from probode.posterior.posterior import Posterior
 class OdeResult(OptimizeResult):
     """SciPy's result of ``solve_ivp``, with error bars.
 
-    Beside SciPy's fields: ``y_std`` of shape ``(n, n_points)``, ``y_cov`` of shape
-    ``(n_points, n, n)`` (computed when asked for), ``t_events_std``, ``posterior``, and ``path``:
+    Besides SciPy's fields: ``y_std`` of shape ``(n, n_points)`` (of the size of the global error,
+    unless ``calibration="model"``), ``y_cov`` of shape ``(n_points, n, n)`` (computed when asked
+    for), ``t_events_std``, ``posterior``, and ``path``:
     how the function was evaluated ("jax", "numpy", "scalars": compiled; "python": step by step).
+
+    Of complex states ``y_cov`` is ``E[(y - m)(y - m)ᴴ]`` and ``y_std`` the square root of its
+    diagonal; ``posterior`` holds the real form ``(Re y, Im y)``, whose covariance ``(2n, 2n)`` has
+    ``E[(y - m)(y - m)ᵀ]`` in it too.
     """
 
     def __missing__(self, key: str) -> Any:
         if key == "y_cov" and "posterior" in self:
-            self["y_cov"] = self["posterior"](np.asarray(self["t"], float)).cov
+            posterior: Posterior = self["posterior"]
+            at = posterior(np.asarray(self["t"], float))
+            self["y_cov"] = Embedding.of(posterior).covariances(at.cov)
             return self["y_cov"]
         raise KeyError(key)
 
@@ -35,21 +42,26 @@ class Solution:
         self.n_segments = max(len(ts) - 1, 0)
 
     def __call__(self, t: Any) -> np.ndarray:
-        """Posterior mean, shape ``(n,)`` or ``(n, n_points)``."""
-        return self._embedding.values(self.posterior(np.asarray(t, float)).mean).T
+        """Posterior mean, shape ``(n,)`` for one time or ``(n, n_points)``."""
+        mean = self._embedding.values(self.posterior(np.asarray(t, float)).mean)
+        return np.moveaxis(mean, -1, 0)
 
     def std(self, t: Any) -> np.ndarray:
         """Posterior standard deviation, shape ``(n,)`` or ``(n, n_points)``."""
-        return self._embedding.stds(self.posterior(np.asarray(t, float)).std).T
+        std = self._embedding.stds(self.posterior(np.asarray(t, float)).std)
+        return np.moveaxis(std, -1, 0)
 
     def cov(self, t: Any) -> np.ndarray:
         """Posterior covariance, shape ``(n, n)`` or ``(n_points, n, n)``."""
         return self._embedding.covariances(self.posterior(np.asarray(t, float)).cov)
 
     def sample(self, n: int = 1, *, seed: Any = 0, t: Any = None) -> np.ndarray:
-        """Joint samples of the trajectory, shape ``(n_samples, n, n_points)``."""
+        """Joint samples, each of the shape of ``sol(t)``; by default at the steps taken.
+
+        The shape is ``(n_samples, n)`` for one time or ``(n_samples, n, n_points)``.
+        """
         drawn = self.posterior.sample(n, seed=seed, t=t)
-        return np.swapaxes(self._embedding.values(drawn), -1, -2)
+        return np.moveaxis(self._embedding.values(drawn), -1, 1)
 
 
 class Constant:
@@ -62,8 +74,7 @@ class Constant:
 
     def __call__(self, t: Any) -> np.ndarray:
         """The value, repeated."""
-        t = np.asarray(t)
-        return self._y.copy() if t.ndim == 0 else np.repeat(self._y[:, None], t.size, axis=1)
+        return np.multiply.outer(self._y, np.ones(np.shape(t)))
 
     def std(self, t: Any) -> np.ndarray:
         """Zero."""
@@ -71,7 +82,7 @@ class Constant:
 
     def cov(self, t: Any) -> np.ndarray:
         """Zero."""
-        return np.zeros((*np.shape(t), self._y.size, self._y.size))
+        return np.zeros((*np.shape(t), self._y.size, self._y.size), self._y.dtype)
 
     def sample(self, n: int = 1, *, seed: Any = 0, t: Any = None) -> np.ndarray:
         """The value, repeated."""
@@ -83,6 +94,12 @@ class Embedding(NamedTuple):
 
     n: int
     is_complex: bool
+
+    @staticmethod
+    def of(posterior: Posterior) -> "Embedding":
+        """That of a finished solve."""
+        size = posterior.shape[0]
+        return Embedding(size // 2 if posterior.is_complex else size, posterior.is_complex)
 
     def flatten(self, y: np.ndarray) -> np.ndarray:
         """Real form of a state."""

@@ -14,7 +14,7 @@ from probode.base.limits import Limits
 from probode.base.precision import double_precision
 from probode.base.status import Status
 from probode.engines import in_jax, in_python
-from probode.engines.fallback import Fallback, Inputs, guarded_on_host, value_at
+from probode.engines.fallback import Fallback, Inputs, guarded_on_host, logger, value_at
 from probode.engines.in_jax import Monitor, one_blas_thread
 from probode.engines.kept import Kept
 from probode.engines.progress import with_progress
@@ -22,7 +22,7 @@ from probode.engines.unsteady import stops_where_unsteady
 from probode.filter import loop
 from probode.filter.control import Control, PControl
 from probode.filter.restart import NO_RESTARTS, Restarts
-from probode.filter.solvers import Solver
+from probode.filter.solvers import Solver, with_start
 from probode.filter.step import Method
 from probode.global_error.host import HostProblem
 from probode.ivp.choice import Candidate
@@ -112,6 +112,8 @@ class Task:
         Steps end where the function switches, and at the times ``suspects``.
         """
         options, embedding = self.options, self.embedding
+        if options.initialization is not None:
+            solver = replace(solver, initialization=options.initialization)
         user = UserFunction(self.fun, self.arguments, self.vectorized, options, solver, embedding)
         y0 = embedding.flatten(self.start)
         with (
@@ -140,7 +142,9 @@ class Task:
             assert posterior is not None
         stats = posterior.stats
         counts = {
-            "nfev": int(stats.f_evaluations) + int(stats.calibration_f_evaluations),
+            "nfev": int(stats.f_evaluations)
+            + int(stats.calibration_f_evaluations)
+            + way.other_evaluations,
             "njev": int(stats.jacobian_evaluations) + int(stats.calibration_jacobian_evaluations),
             "nlu": 0,
         }
@@ -199,6 +203,10 @@ class _Way(Protocol):
         """Evaluations of the function in all starts on the way to ``t``."""
 
     @property
+    def other_evaluations(self) -> int:
+        """Those that were made to get to know it."""
+
+    @property
     def problem(self) -> Problem:
         """The function, for a calibration and what is said of it."""
 
@@ -207,9 +215,7 @@ class _Compiled:
     """A function that was traced."""
 
     def __init__(self, task: Task, solver: Solver, traced: Traced) -> None:
-        asked = task.options.initialization
-        self.solver = solver if asked is None else replace(solver, initialization=asked)
-        self.path = traced.path
+        self.solver, self.path = solver, traced.path
         self._task, self._traced = task, traced
 
     def prepare(
@@ -225,7 +231,11 @@ class _Compiled:
         self._given = Fallback(inputs, restarts)
 
     def run(self, monitor: Monitor) -> tuple[loop.Solve, Status, Kept]:
-        return in_jax.solve_all(self._given, monitor)
+        done = in_jax.solve_all(self._given, monitor)
+        self.solver = with_start(self.solver, self._given.inputs.initialization)
+        return done
+
+    other_evaluations = 0
 
     def learns(self, t: np.ndarray, means: np.ndarray) -> bool:
         return False  # its program says it all
@@ -248,6 +258,7 @@ class _Driven:
 
     def __init__(self, task: Task, solver: Solver, user: UserFunction) -> None:
         self.solver, self._task, self._user = solver, task, user
+        self._asked = solver.initialization
         self._clock: Clock | None = None
 
     def prepare(
@@ -256,7 +267,7 @@ class _Driven:
         """What is not finite in its Jacobian counts as zero, which is noted."""
         task, guard = self._task, Guard(self._user.fun, self._task.t0, y0)
         hosted = self._user.on_host(guard, y0.size)
-        self._y0, self._said = y0, guard.notes
+        self._y0, self._said, self._begun = y0, guard.notes, list[str]()
         self._hosted = hosted._replace(jacobian=guarded_on_host(hosted.jacobian, self._said))
         if self._clock is None and np.isfinite(task.tf):
             self._clock = self._user.clock(task.t0, task.tf)
@@ -264,9 +275,16 @@ class _Driven:
         self._found = None if self._clock is None else self._clock.switches
         value = partial(value_at, self._hosted, y0)
         self.control, self._restarts = _with_stops(task, control, suspects, self._found, value)
-        self._steps, self._evaluations = in_python.steps_on_host(
-            method, self._hosted, self.control, task.t0, task.tf, y0, self._restarts
+        self._steps, begun = in_python.steps_on_host(
+            *(method, self._asked, self._hosted, self.control),
+            *(task.t0, task.tf, y0, self._restarts),
         )
+        self._evaluations = begun.evaluations
+        self.solver = with_start(self.solver, begun.initialization)
+        if begun.note is not None:
+            self._begun.append(begun.note)
+            if task.options.initialization is not None:
+                logger.warning("%s.", begun.note)
 
     def run(self, monitor: Monitor) -> tuple[loop.Solve, Status, Kept]:
         if isinstance(self.control, PControl):  # other steps are as short as the user has them
@@ -281,9 +299,14 @@ class _Driven:
         return self._evaluations * (1 + self._restarts.passed(t))
 
     @property
+    def other_evaluations(self) -> int:
+        return 0 if self._clock is None else self._clock.evaluations
+
+    @property
     def problem(self) -> Problem:
         again = partial(host_problem, self._user, self._task.t0, self._y0)
-        return Problem(HostProblem(*self._hosted), tuple(self._said), self._found, again=again)
+        notes = (*self._begun, *self._said)
+        return Problem(HostProblem(*self._hosted), notes, self._found, again=again)
 
 
 def _with_stops(

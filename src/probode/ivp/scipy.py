@@ -1,6 +1,6 @@
 """The solvers as ``scipy.integrate.OdeSolver`` classes.
 
-``scipy.integrate.solve_ivp(fun, t_span, y0, method=probode.ivp.scipy.EK1)`` works as with any other
+``scipy.integrate.solve_ivp(fun, t_span, y0, method=probode.scipy.EK1)`` works as with any other
 method; SciPy drives the steps one by one. ``probode.solve_ivp`` is faster and returns error bars.
 """
 
@@ -11,6 +11,7 @@ from scipy.integrate import DenseOutput, OdeSolver
 
 from probode.base.precision import double_precision
 from probode.base.status import Status
+from probode.engines.fallback import logger
 from probode.engines.in_jax import one_blas_thread
 from probode.engines.in_python import HostField, begin_on_host, pieces_for, steps
 from probode.filter import solvers
@@ -39,7 +40,8 @@ class _FilterSolver(OdeSolver):
     order, diffusion
         Order of the prior and diffusion model, see :class:`probode.EK1`.
     particular
-        What else the solver of :mod:`probode` takes, such as ``evaluations`` of EK0.
+        What else the solver of :mod:`probode` takes, such as ``evaluations`` of EK0 or
+        ``initialization`` (``"runge-kutta"`` or ``"diffuse"``).
     """
 
     solver: type[solvers.Solver]
@@ -83,9 +85,13 @@ class _FilterSolver(OdeSolver):
             control: Any = PIControl(rtol, atol, first_step=first_step, max_step=max_step)
             control = control.flat(y.shape)
             bound = float(t_bound)
-            start, control, _ = begin_on_host(self._method, self._field, control, t0, bound, y)
+            begun = begin_on_host(
+                self._method, chosen.initialization, self._field, control, float(t0), bound, y
+            )
+            if begun.note is not None and "initialization" in particular:
+                logger.warning("%s.", begun.note)
             self._pieces, self._settings = pieces_for(self._method, control, bound)
-            self._request = self._pieces.begin(self._settings, float(t0), start)
+            self._request = self._pieces.begin(self._settings, float(t0), begun.start, begun.h)
 
     def _evaluate(self, t: float, y: np.ndarray) -> np.ndarray:
         return self._embedding.flatten(np.asarray(self.fun(t, self._embedding.values(y))))

@@ -20,7 +20,7 @@ from probode.posterior.posterior import Posterior
 
 _MOST_ROUNDS = 6
 _MET, _AIM = 0.9, 0.3
-"""Parts of the target: to be content with (the estimate has an error of its own), to aim at."""
+"""Parts of the target: that are good enough (the estimate has its own error), to aim at."""
 _HEAD_START = 100.0
 _LOOSEST_RTOL = 1e-2
 _SMALLEST_RTOL = 100 * float(np.finfo(float).eps)

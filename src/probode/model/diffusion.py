@@ -1,4 +1,4 @@
-"""The four diffusion models, which say how wide the prior is.
+"""The diffusion models, which say how wide the prior is.
 
 ================  ================================================================================
 ``"fixed"``       one ``σ²`` for the whole solve: quasi maximum likelihood over all steps,
@@ -37,7 +37,7 @@ across.
 
 
 class Innovation(NamedTuple):
-    """What an update tells the calibration, component by component (after whitening)."""
+    """What an update tells the estimate of the diffusion, per component (after whitening)."""
 
     whitened: Float[Array, " d"]
     """``w`` with ``wᵀw = zᵀ S⁻¹ z``."""
@@ -49,7 +49,7 @@ class Innovation(NamedTuple):
 
 @record
 class Evidence:
-    """Running sums over the accepted steps, from which calibration and evidence follow.
+    """Running sums over the accepted steps, from which diffusion and evidence are estimated.
 
     ``squares`` (of the whitened innovations), ``log_det`` and ``terms`` (the number of observations
     with a nonzero variance) are scalars, or hold one number per component for a multivariate model.
@@ -199,7 +199,7 @@ class DynamicDiffusion(Diffusion):
         return local
 
     def calibration(self, evidence: Evidence) -> Any:
-        """One: every step is calibrated already."""
+        """One: every step has its own estimate already."""
         xp: Any = np if on_host(evidence.steps) else jnp
         return xp.ones(evidence.squares.shape)
 

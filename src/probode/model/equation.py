@@ -73,6 +73,10 @@ class Equation(Part):
         found: Blocks = {i: -jacobian for i, jacobian in enumerate(jacobians or [])}
         return {**found, self.order: 1.0}
 
+    def explicit(self, value: Float[Array, " d"]) -> Float[Array, " d"]:
+        """``y^(k)`` from the value of the function: what makes the residual vanish."""
+        return value
+
     def linearize(
         self, field: VectorField, t: Array, mean: Float[Array, "n d"], kind: str
     ) -> Residual:
@@ -85,10 +89,9 @@ class Equation(Part):
             full = kind == "full"
             value, jacobian = (field.jacobian if full else field.jacobian_diagonal)(t, known)
             jacobians = jnp.split(jacobian, self.order, axis=-1) if self.order > 1 else [jacobian]
-        rounding = jnp.finfo(mean.dtype).eps * (jnp.abs(mean[self.order]) + jnp.abs(value))
-        return Residual(
-            self.residual(value, mean), self.blocks(jacobians), jax.lax.stop_gradient(rounding)
-        )
+        z = self.residual(value, mean)
+        rounding = jnp.finfo(mean.dtype).eps * (jnp.abs(z + value) + jnp.abs(value))
+        return Residual(z, self.blocks(jacobians), jax.lax.stop_gradient(rounding))
 
     def local_error(self, h: Array, std: Float[Array, " d"]) -> Float[Array, "k d"]:
         """Errors of ``y, ..., y^(k-1)`` after a step with an error ``std`` in the equation.
@@ -102,9 +105,16 @@ class Equation(Part):
         """The order of the errors that are controlled, for a prior of this order."""
         return order - self.order + 1
 
-    def first_order(self, field: VectorField) -> VectorField:
+    def first_order(self, field: VectorField) -> Callable[[Array, Array], Array]:
         """The same equation as ``u' = g(t, u)`` for ``u = (y, ..., y^(k-1))``."""
-        return field if self.order == 1 else FirstOrderForm(field)
+        if type(self) is FirstOrder:
+            return field
+
+        def system(t: Array, u: Array) -> Array:
+            highest = self.explicit(field(t, u))
+            return jnp.concatenate([u[highest.shape[0] :], highest])
+
+        return system
 
     def start(
         self,
@@ -138,31 +148,6 @@ class Equation(Part):
         """Inverse of :meth:`stacked`: all of the first part, and the last row of the others."""
         parts = jnp.split(stacked, self.order, axis=-1)
         return jnp.concatenate([parts[0], *(part[-1:] for part in parts[1:])])
-
-
-@dataclass(frozen=True)
-class FirstOrderForm:
-    """``u' = (u_2, ..., u_k, f(t, u))``, a vector field from that of an explicit equation."""
-
-    field: VectorField
-
-    def __call__(self, t: Array, y: Array) -> Array:
-        """``(y', ..., y^(k-1), f)``."""
-        value = self.field(t, y)
-        return jnp.concatenate([y[value.shape[0] :], value])
-
-    def jacobian(self, t: Array, y: Array) -> tuple[Array, Array]:
-        """``g`` and its Jacobian: ones above the diagonal, and that of ``f`` below."""
-        value, jacobian = self.field.jacobian(t, y)
-        d, m = jacobian.shape
-        whole = jnp.concatenate([jnp.eye(m - d, m, d), jacobian])
-        return jnp.concatenate([y[d:], value]), whole
-
-    def jacobian_diagonal(self, t: Array, y: Array) -> tuple[Array, Array]:
-        """``g`` and the diagonal of its Jacobian."""
-        value, diagonals = self.field.jacobian_diagonal(t, y)
-        d = value.shape[0]
-        return jnp.concatenate([y[d:], value]), jnp.zeros_like(y).at[-d:].set(diagonals[-d:])
 
 
 @dataclass(frozen=True)
@@ -246,4 +231,4 @@ def _keeps_to(equation: Equation) -> bool:
     return all(getattr(own, name) is getattr(Equation, name) for name in _COMPUTED)
 
 
-_COMPUTED = ("residual", "blocks", "linearize", "exact", "read", "local_error")
+_COMPUTED = ("residual", "blocks", "linearize", "exact", "explicit", "read", "local_error")

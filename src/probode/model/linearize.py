@@ -53,11 +53,11 @@ class LocalNoise(NamedTuple):
     whitened: Float[Array, " d"]
     """``w`` with ``wᵀw = zᵀ (H Q̃ Hᵀ)⁻¹ z``."""
     std: Float[Array, " d"]
-    """``sqrt(diag(H Q̃ Hᵀ))``."""
+    """``sqrt(diag(B_k⁻¹ H Q̃ Hᵀ B_k⁻ᵀ))``: of the derivative ``k`` that the equation determines."""
 
 
-def local_noise(prior: Prior, h: Array, residual: Residual) -> LocalNoise:
-    """Whiten the residual with ``H Q̃ Hᵀ``.
+def local_noise(prior: Prior, h: Array, residual: Residual, exact: int | None) -> LocalNoise:
+    """Whiten the residual with ``H Q̃ Hᵀ``; ``exact`` is the derivative that it determines.
 
     The factor ``L`` of ``Q̃`` is upper triangular, so only its leading entries meet ``H``: for a
     highest derivative ``k`` the rows ``0..k`` of ::
@@ -81,11 +81,14 @@ def local_noise(prior: Prior, h: Array, residual: Residual) -> LocalNoise:
         return jnp.broadcast_to(sum(terms), shape)
 
     rows = [row(r) for r in range(max(blocks) + 1)]
+    determined = 1.0 if exact is None else blocks[exact]
     if widest == 2:
         stack = jnp.concatenate(rows)
-        return LocalNoise(whiten(stack, z), std_of(stack))
+        if jnp.ndim(determined) == 2:
+            return LocalNoise(whiten(stack, z), std_of(jnp.linalg.solve(determined, stack.T).T))
+        return LocalNoise(whiten(stack, z), std_of(stack) / abs(determined))
     std = norm(jnp.stack(rows), 0) * jnp.ones_like(z)
-    return LocalNoise(z / std, std)
+    return LocalNoise(z / std, std / abs(determined))
 
 
 def _widened(block: Block, ndim: int, d: int) -> Any:

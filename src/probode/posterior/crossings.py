@@ -36,7 +36,7 @@ Function = Callable[[float, np.ndarray], float]
 
 _DEEPEST = 52
 _CROWD = 16
-"""More unsettled small cells than this within a step: no function, but noise."""
+"""More unsettled small cells than this within a step: noise rather than a function."""
 _BLOCK = 2**17
 """Numbers that are held at once when states are sampled."""
 _BESIDE = 1e-9

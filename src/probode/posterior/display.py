@@ -211,7 +211,7 @@ def _curves(posterior: Posterior, count: int) -> list[tuple[str, str]]:
         first = int(t[0] == 0.0)
         x, stretch = np.log(np.where(t == 0.0, 1.0, t)), t
     chosen = few(np.arange(first, t.size), _MOST_POINTS)
-    # The slopes make smooth curves of few long steps; beside points left out they say nothing.
+    # The slopes make smooth curves of few long steps; next to points left out they say nothing.
     exact = isinstance(path, NodePath) and chosen.size == t.size - first
     slope = np.asarray(path.select(method, 1)[0]) if exact else mean
     pairs = []

@@ -15,7 +15,7 @@ from probode.posterior.paths import NodePath
 from probode.posterior.posterior import Posterior
 
 _WATCHED = 3
-"""Derivatives that tell the way of a filter's mean: its higher ones jump at the nodes."""
+"""Derivatives of a filter's mean that are used: the higher ones jump at the nodes."""
 
 _TOGETHER = 32
 """Events at which the posterior is evaluated together: one size, so that one program is compiled
@@ -240,7 +240,7 @@ class _States:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Central differences of function ``k`` in the state and in time, at the events ``i``.
 
-        NaN where it cannot be evaluated beside the event (a square root, a logarithm).
+        NaN where it cannot be evaluated next to the event (a square root, a logarithm).
         """
         t, y, std = self.t[i], self.mean[i], self.std[i]
         d = y.shape[1]

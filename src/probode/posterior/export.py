@@ -35,7 +35,10 @@ from probode.global_error.stages import Collocation
 from probode.global_error.sweeps import Sweeps
 from probode.global_error.transport import Carry
 from probode.model.diffusion import DynamicDiffusion, Evidence, FixedDiffusion
+from probode.model.equation import FirstOrder
+from probode.model.matern import Matern
 from probode.model.prior import IWP
+from probode.model.second_order import SecondOrder
 from probode.model.structure import BlockDiagonal, Dense, Isotropic
 from probode.posterior.chosen import ChosenPath, Trail
 from probode.posterior.paths import NodePath, SavedPath
@@ -62,7 +65,7 @@ _CLASSES: dict[str, type] = {
         *(Saving, Solve, State, Kernel, ControlState, Counts),
         *(EK0, EK1, DiagonalEK1, FixedDiffusion, DynamicDiffusion),
         *(TaylorStart, RungeKuttaStart, DiffuseStart),
-        *(Method, IWP, Isotropic, BlockDiagonal, Dense),
+        *(Method, IWP, Matern, FirstOrder, SecondOrder, Isotropic, BlockDiagonal, Dense),
     )
 }
 """What a saved posterior may be made of."""

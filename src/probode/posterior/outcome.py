@@ -45,7 +45,7 @@ class Gaussian:
     columns: Array
     """Columns of the covariance's right factor, in the form of the solver's structure."""
     spread: Array
-    """Calibration: a factor for all standard deviations, or one per component."""
+    """From a fixed diffusion: a factor for all standard deviations, or one per component."""
     structure: Structure = static()
     multivariate: bool = static()
     ratio: Array | None = None
@@ -90,7 +90,7 @@ class Gaussian:
         return np.hypot(across, norm(direction * self.own))
 
     def _spread_over(self, ndim: int) -> Array:
-        """The calibration with axes for the times, between those of a batch and the components."""
+        """``spread`` with axes for the times, between those of a batch and the components."""
         spread = self.spread if self.multivariate else self.spread[..., None]
         times = ndim - spread.ndim
         return spread.reshape((*spread.shape[:-1], *[1] * times, spread.shape[-1]))
@@ -100,7 +100,7 @@ class Gaussian:
 class Problem:
     """The vector field of a finished solve, for a later calibration.
 
-    No part of the values: functions on pytrees (``jit``, ``vmap``, ``tree.map``) leave it behind.
+    Not part of the values: functions on pytrees (``jit``, ``vmap``, ``tree.map``) leave it behind.
     Pickled, a traced field goes along by value (:mod:`probode.programs.stored`), one that only
     Python can evaluate by the names of its functions; where neither is possible, the reason does.
 

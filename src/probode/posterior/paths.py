@@ -205,7 +205,7 @@ class NodePath(Path):
             )
             inserted = Rows(at, inside.h, scale, inside.mean, pack(inside.factor))
             joined = jax.tree.map(lambda a, b: np.concatenate([a, b]), rows, inserted)
-            # The noise of a step belongs to its whole length: keep that length beside it.
+            # The noise of a step belongs to its whole length: keep that length with it.
             whole = np.concatenate([np.r_[1.0, np.diff(rows.t)], right.t - filtered.t])
             order = np.argsort(sign * joined.t, kind="stable")
             joined = jax.tree.map(lambda x: x[order], joined)
@@ -228,7 +228,7 @@ class NodePath(Path):
 
 @record
 class SavedPath(Path):
-    """States at chosen times, linked by composed kernels."""
+    """States at chosen times, linked by composed backward kernels."""
 
     saved: Rows
     marginals: Marginals
@@ -269,8 +269,13 @@ class SavedPath(Path):
             return _draw_saved(method, n, self.saving, key, spread, _TRACED_NOISE)
 
     def noise(self) -> tuple[Array, Array]:
-        # The noise is that of the whole step; its length is not kept, the state's own h is part.
-        raise ValueError("per-step diffusions are not kept with save_at.")
+        lengths = self.saving.lengths
+        if lengths is None:
+            raise ValueError(
+                "per-step diffusions are not in this posterior: it was stored by an older version, "
+                "which did not keep them with save_at. Solve again to see them."
+            )
+        return self.saved.scale, lengths[..., : self.t.shape[-1]]
 
     def step_sizes(self) -> Array:
         raise ValueError("step sizes are not kept with save_at: solve without it to see them.")

@@ -65,7 +65,7 @@ def figure(
         One name per component of ``y`` (flattened in C order); by default ``y1``, ``y2``, ...
     reference
         The true solution ``t -> y``, called with one time after the other. If given, the absolute
-        error is drawn beside the standard deviations.
+        error is drawn with the standard deviations.
     title
         Title of the figure.
 
@@ -74,7 +74,7 @@ def figure(
     Figure
         Made by ``matplotlib.pyplot``: show it with ``plt.show()``, or save it with ``savefig``.
     """
-    plt = pyplot()  # before any work, should it be missing
+    plt = pyplot()  # before any work, in case it is missing
     drawn = curves(posterior, names, reference)
     heights = [3.0, 2.4, 1.6] if isinstance(posterior.path, NodePath) else [3.0, 2.4]
     with plt.rc_context(_STYLE):
@@ -319,7 +319,7 @@ def _draw_solution(drawn: Curves, ax: "Axes") -> "Axes":
 
 
 def _draw_bands(drawn: Curves, ax: "Axes") -> None:
-    """Bands of 95 %. Those that are wide beside the solution do not set the axis."""
+    """Bands of 95 %. Those that are wide compared with the solution do not set the axis."""
     low, high = drawn.mean - _BAND * drawn.std, drawn.mean + _BAND * drawn.std
     style: dict[str, Any] = {"alpha": 0.25, "linewidth": 0.0}
     before = ax.dataLim.frozen()

@@ -79,7 +79,7 @@ class Posterior(Views):
 
     @property
     def spread(self) -> Array:
-        """Factor that calibrates all standard deviations (one, unless the diffusion is fixed)."""
+        """Factor of all standard deviations from the estimate of a fixed diffusion; else one."""
         with double_precision():
             scale = safe_sqrt(self.method.diffusion.calibration(self.evidence))
             return self._hand_out(scale)
@@ -87,8 +87,7 @@ class Posterior(Views):
     @property
     def marginals(self) -> Gaussian:
         """Gaussians at the times ``t``."""
-        scales = None if self.calibration is None else self.calibration.scales
-        return self._gaussian(*self.path.select(self.method, 0), scales)
+        return self.derivative(k=0)
 
     @property
     def mean(self) -> Array:
@@ -97,7 +96,11 @@ class Posterior(Views):
 
     @property
     def std(self) -> Array:
-        """Posterior standard deviations at the times ``t``, shape ``(N, *shape)``."""
+        """Posterior standard deviations at the times ``t``, shape ``(N, *shape)``.
+
+        Those of the model (default of ``solve``) where ``calibration`` is ``None``; else of the
+        size of the global error (default of ``solve_ivp``, and after :meth:`calibrate`).
+        """
         return self.marginals.std
 
     @property
@@ -113,13 +116,19 @@ class Posterior(Views):
         """
         return self.derivative(t, 0)
 
-    def derivative(self, t: Any, k: int = 1) -> Gaussian:
-        """The ``k``-th derivative of the solution at any time or times, ``0 <= k <= order``."""
+    def derivative(self, t: Any = None, k: int = 1) -> Gaussian:
+        """The ``k``-th derivative of the solution, ``0 <= k <= order``.
+
+        At any time or times; by default at the times ``posterior.t``.
+        """
         if not 0 <= k <= self.solver.order:
             raise ValueError(
                 f"k must be between 0 and the order {self.solver.order} of the solver, got {k}."
             )
         scales = None
+        if t is None:
+            scales = None if self.calibration is None else self.calibration.scales
+            return self._gaussian(*self.path.select(self.method, k), scales)
         if self.calibration is not None:
             with double_precision():
                 scales = self.calibration.scales_at(self.t, t)
@@ -135,7 +144,8 @@ class Posterior(Views):
         seed
             An integer, or a JAX random key.
         t
-            Times within the solved interval; by default the times ``posterior.t``.
+            Times within the solved interval, by default ``posterior.t``. For a single number the
+            axis of times is left out: ``(n, *shape)``.
         """
         key = jax.random.key(seed) if isinstance(seed, int | np.integer) else seed
         drawn = self.path.sample(self.method, int(n), key, t, self.spread)
@@ -166,7 +176,8 @@ class Posterior(Views):
         """The estimated diffusion ``σ²``.
 
         Fixed models: a number (or one per component). Dynamic models: one row per step, shape
-        ``(N-1,)`` or ``(N-1, d)``; with ``save_at``, that of the step into which each time falls.
+        ``(N-1,)`` or ``(N-1, d)``; with ``save_at`` one row per time, ``(N,)`` or ``(N, d)``, that
+        of the step into which it falls (NaN at ``t0``, where no step has ended).
         """
         prior = self.method.prior
         with double_precision():
@@ -218,7 +229,7 @@ class Posterior(Views):
         )
 
     def calibrate(self, mode: str = "defect") -> "Posterior":
-        """The same posterior with standard deviations that speak of the global error.
+        """The same posterior with standard deviations of the size of the global error.
 
         The posterior mean is a function whose residual between the nodes is known, so its error
         obeys an ODE that is solved on the solver's own steps (see :mod:`probode.global_error`). The
@@ -231,8 +242,9 @@ class Posterior(Views):
         Parameters
         ----------
         mode
-            ``"defect"`` (8 evaluations of ``f`` and a Jacobian a step for EK1, 6 of ``f`` for EK0)
-            or ``"defect-fast"`` (3 of ``f``), which follows the error less closely.
+            ``"defect"`` (8 evaluations of ``f`` and a Jacobian a step for EK1, 6 of ``f`` for EK0,
+            more in long solves) or ``"defect-fast"`` (3 of ``f``, or more where it must correct),
+            which is off by 1 to 2 % in the median instead of 0.03 %.
         """
         if not isinstance(self.path, NodePath):
             raise ValueError(
@@ -254,7 +266,7 @@ class Posterior(Views):
             return plain.calibrated_within(self.problem.field, mode, Limits())
 
     def calibrated_within(self, field: Any, mode: str, limits: Limits) -> "Posterior":
-        """The same as far as time allows: where the estimate ends, bands are as after a loss of it.
+        """The same as far as time allows: where the estimate ends, bands are as where it is lost.
 
         Without any time it stays as it is. ``missing`` says so, and the status.
         """
@@ -347,7 +359,7 @@ class Posterior(Views):
         return values.reshape((*values.shape[:-1], *self.shape))
 
     def diagnose(self) -> Diagnosis:
-        """A verdict on the error estimate: what speaks against it, if anything."""
+        """Whether to trust the error estimate, and what speaks against it, if anything."""
         if self.calibration is None:
             flags = ("unfinished",) if "calibration" in self.missing else ()
             return Diagnosis(flags, {}, float("nan"), "model")

@@ -38,7 +38,7 @@ class Views:
         names
             One name per component of ``y`` (flattened in C order).
         reference
-            The true solution ``t -> y``: its distance is drawn beside the standard deviations.
+            The true solution ``t -> y``: its distance is drawn with the standard deviations.
         title
             Title of the figure.
 

@@ -43,6 +43,7 @@ class Clock:
     ) -> None:
         self._walk, self._arguments = Walk(min(t0, t1), max(t0, t1)), arguments
         self._function, self._noted, self._calls = function, set[Any](), 0
+        self.evaluations = 0
         self._watched = with_followed_math(function)
         self._holds, self._start = True, t0
         self.met = False
@@ -89,9 +90,11 @@ class Clock:
 
     def _call(self, t: float, y: np.ndarray) -> None:
         self._calls += 1
+        self.evaluations += 1
         time = Time(t, self, ("t",), Timed(lambda t: t, linear=True))
         try:
             value = np.asarray(self._watched(time, y.copy(), *self._arguments), float)
+            self.evaluations += 1
             plain = np.asarray(self._function(t, y.copy(), *self._arguments), float)
             self._holds &= bool(np.array_equal(value, plain, equal_nan=True))
             self._first = plain if self._first is None else self._first

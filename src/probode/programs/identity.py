@@ -50,7 +50,7 @@ _PLAIN_LAYOUT = object.__basicsize__ + 2 * np.dtype(np.intp).itemsize
 """Size of an object with nothing but attributes: a larger one keeps something elsewhere."""
 
 _NUMBERS_AT_MOST = 100
-"""Larger arrays are no parameters: they count by their content."""
+"""Larger arrays are not taken as parameters: they are compared by content."""
 
 
 class NoKey(Exception):

@@ -1,7 +1,7 @@
 """Functions as programs: trace once per call, compare by what was traced.
 
 A function is traced to JAX's intermediate language. Two functions that trace to the same program
-(say, a lambda written in a loop and created anew each time) are *equal*, so compiled code is found
+(say, a lambda written in a loop and created again each time) are *equal*, so compiled code is found
 again; the arrays that they close over become inputs, so that new values do not recompile. The
 function object itself is not kept.
 """
@@ -137,7 +137,7 @@ def _jaxpr_key(jaxpr: Jaxpr, in_rule: bool = False) -> tuple[Any, ...]:
 
 
 _RULES = ("jvp_jaxpr_fun",)
-"""Parameters that hold the derivative rule of a function, as a function made anew at each trace."""
+"""Parameters that hold the derivative rule of a function, made again at each trace."""
 
 
 def _rule_key(rule: Any, inputs: int) -> Any:

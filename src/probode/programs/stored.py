@@ -32,11 +32,11 @@ from probode.programs.field import Field
 from probode.programs.program import Program
 
 _LARGEST_JACOBIAN = 200
-"""Components up to which a Jacobian is stored beside its function."""
+"""Components up to which a Jacobian is stored with its function."""
 
 
 class NotStorable(Exception):
-    """A program with something in it that is no plain data."""
+    """A program that holds something other than plain data."""
 
 
 class Variable(NamedTuple):

@@ -76,7 +76,7 @@ def _by_series(
     (slope,) = expansion.run(closed, [time, solution])
     every = expansion.series.copy()
     for k in range(order):
-        # In the order of the program, lest the last one asks its way back through all of it.
+        # In the order of the program: asking for the last one first would recurse through all.
         for series in every:
             series[k]
     return jnp.stack([factorial(k) * solution.instantiated(k) for k in range(order + 1)])

@@ -20,8 +20,8 @@ def global_names(code: types.CodeType) -> Iterator[str]:
 
 
 def package(module: str | None) -> str:
-    """The top level of a module's name."""
-    return (module or "").partition(".")[0]
+    """The top level of a module's name; empty where it is not a string, as for some types."""
+    return module.partition(".")[0] if isinstance(module, str) else ""
 
 
 def is_ours(module: str | None) -> bool:

@@ -19,8 +19,7 @@ from probode.engines.lanes.records import LaneResults, Members
 from probode.engines.lanes.update import Cut
 from probode.filter.control import PControl, PIControl
 from probode.filter.solvers import Solver
-from probode.model.diffusion import FixedDiffusion
-from probode.model.prior import IWP
+from probode.filter.step import Method
 
 LARGEST_WORK = {"cpu": 260, "gpu": 260}
 """Entries of the matrices of a step, above which unrolling takes minutes to compile."""
@@ -32,16 +31,16 @@ FEWEST_MEMBERS, FEWEST_SMOOTHED = 2000, 10_000
 """Below this number of members, compiling takes longer than another engine takes altogether."""
 
 MOST_NUMBERS = 256
-"""Numbers that a vector field is given (parameters, constants), above which they are no lanes."""
+"""A vector field that is given more numbers (parameters, constants) is for another engine."""
 
 _CPU_CHUNKS = (blocks.LANES, 8 * blocks.LANES, 64 * blocks.LANES)
 _GPU_CHUNKS = (2**10, 2**14, 2**17, 2**20)
 _RECORD_BYTES = 2**26
 
 
-def work(solver: Solver, d: int) -> int:
+def work(method: Method) -> int:
     """Entries of the matrices that one step decomposes."""
-    cut = Cut.of(solver.method(d))
+    cut = Cut.of(method)
     return cut.blocks * 2 * cut.size * (cut.size + cut.width)
 
 
@@ -79,16 +78,15 @@ def supports(
     smoothed = smooth and not only_end
     if type(control) not in (PControl, PIControl) or numbers > MOST_NUMBERS:
         return False
-    if type(solver.prior) is not IWP:
-        return False
-    if isinstance(solver.diffusion, FixedDiffusion) and solver.diffusion.needs_innovation:
+    method = solver.method(d)
+    if not method.is_ours or method.diffusion.needs_innovation:
         return False
     if count is not None and count < (FEWEST_SMOOTHED if smoothed else FEWEST_MEMBERS):
         return False
     if not only_end and platform != "cpu":
         return False
     largest = SMOOTHING_WORK if smoothed else LARGEST_WORK.get(platform, 0)
-    return work(solver, d) <= largest
+    return work(method) <= largest
 
 
 def solve_lanes(
@@ -117,7 +115,7 @@ def solve_lanes(
     smooth
         Condition on the whole solve or on the past only.
     covariance
-        Whether to return covariances beside standard deviations.
+        Whether to return covariances as well as standard deviations.
     jac
         As for :func:`probode.solve`.
     max_steps
@@ -164,7 +162,7 @@ def _cores() -> int:
 
 
 def _capacity(problem: Problem, on_gpu: bool, workers: int) -> int:
-    """Members of a chunk: one of a few sizes, so that little is compiled anew."""
+    """Members of a chunk: one of a few sizes, so that little is compiled again."""
     sizes = _GPU_CHUNKS if on_gpu else _CPU_CHUNKS
     count = problem.members.count
     fitting = next((size for size in sizes if count <= size * workers), sizes[-1])

@@ -31,7 +31,7 @@ from probode.programs.unroll.interpret import lift
 
 @record
 class Watch:
-    """What a lane remembers of its save points, beside its solve. Lanes."""
+    """What a lane remembers of its save points, besides its solve. Lanes."""
 
     point: State
     kernel: Kernel | None

@@ -114,7 +114,7 @@ def advance(method: Method, member: Member, lane: Lane, active: Entry, limit: En
         tried.mean,
         tried.residual.z,
         tried.residual.rounding,
-        tried.residual.jacobian,
+        tried.residual.blocks.get(0),
         tried.scale,
     )
     mean = moved.mean
@@ -190,7 +190,7 @@ def judge(method: Method, control: PControl, lane: Lane, tried: Any) -> Verdict:
     for k in range(d):
         size = e.largest(e.absolute(lane.mean[0, k]), e.absolute(tried.mean[0, k]))
         scale = e.add(_component(control.atol, k), e.mul(_component(control.rtol, k), size))
-        squares.append(e.square(e.div(tried.error[k], scale)))
+        squares.append(e.square(e.div(tried.error[0, k], scale)))
     norm = e.mul(1.0 / d, e.total(squares))
     one = lax.full_like(norm, 1.0)
     accepted, finite = lax.le(norm, one), _finite(norm)

@@ -81,12 +81,13 @@ def condition(
     predicted: Lanes,
     z: Lanes,
     rounding: Lanes,
-    jacobian: Lanes | None,
+    negated: Lanes | None,
     scale: Lanes,
 ) -> Moved:
     """Condition a prediction on ``z = 0``, block by block.
 
     ``change`` takes the factor's coordinates to those of the step, ``coords`` are the step's.
+    ``negated`` is ``-J``: the block of the values in the linearisation.
     """
     cut = Cut.of(method)
     n, d, w = cut.n, cut.d, cut.width
@@ -98,7 +99,7 @@ def condition(
         mine = range(d) if cut.shared else range(block * w, (block + 1) * w)
         area = cut.size**2
         rows = Lanes((cut.size, cut.size), factor.entries[block * area : (block + 1) * area]).rows
-        slopes = _times_jacobian(cut, coords[0], jacobian, block)
+        slopes = _times_jacobian(cut, e.mul(-1.0, coords[0]), negated, block)
         noise = None
         if not method.diffusion.fixed:
             noise = [rounding[k] for k in mine]
@@ -134,13 +135,13 @@ class _Slopes:
         return [e.dot(row, values) for row in self.matrix]
 
 
-def _times_jacobian(cut: Cut, weight: Entry, jacobian: Lanes | None, block: int) -> _Slopes:
+def _times_jacobian(cut: Cut, weight: Entry, negated: Lanes | None, block: int) -> _Slopes:
     w = cut.width
-    if jacobian is None:
+    if negated is None:
         return _Slopes(None)
-    if len(jacobian.shape) == 2:
-        return _Slopes([[e.mul(weight, x) for x in row] for row in jacobian.rows])
-    diagonal = [e.mul(weight, jacobian[block * w + k]) for k in range(w)]
+    if len(negated.shape) == 2:
+        return _Slopes([[e.mul(weight, x) for x in row] for row in negated.rows])
+    diagonal = [e.mul(weight, negated[block * w + k]) for k in range(w)]
     return _Slopes([[diagonal[k] if k == j else 0.0 for j in range(w)] for k in range(w)])
 
 

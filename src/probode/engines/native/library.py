@@ -15,10 +15,7 @@ import numpy as np
 from probode.base.said import logger
 from probode.filter.control import ConstantStep, Control, GridSteps, PControl, PIControl
 from probode.filter.step import Method
-from probode.model.diffusion import DynamicDiffusion, FixedDiffusion
-from probode.model.equation import FirstOrder
-from probode.model.prior import IWP
-from probode.model.structure import BlockDiagonal, Dense, Isotropic
+from probode.model.structure import Dense
 
 LIBRARY = "_kernels.so"
 
@@ -106,7 +103,7 @@ def _load() -> ctypes.CDLL | None:
 
 
 def instruction_set() -> str | None:
-    """Which set of instructions the kernels are compiled for that run here; ``None``: no kernels.
+    """The instruction set for which the kernels in use were compiled; ``None``: no kernels.
 
     The environment variable ``PROBODE_ISA`` asks for another one than the best.
     """
@@ -145,8 +142,4 @@ def interpolates(method: Method) -> bool:
 
 
 def _knows(method: Method, largest: int) -> bool:
-    structure = method.structure
-    known = type(method.prior) is IWP and type(method.equation) is FirstOrder
-    known = known and type(structure) in (Isotropic, BlockDiagonal, Dense)
-    known = known and type(method.diffusion) in (DynamicDiffusion, FixedDiffusion)
-    return known and structure.factor_shape[-1] <= largest and available()
+    return method.is_ours and method.structure.factor_shape[-1] <= largest and available()

@@ -32,7 +32,7 @@ _MOST_OPERATIONS = 30_000
 
 
 class Lists(NamedTuple):
-    """Programs as operations, and the numbers that they read beside ``t`` and ``y``."""
+    """Programs as operations, and the numbers that they read besides ``t`` and ``y``."""
 
     field: Tape
     field_numbers: Any

@@ -52,7 +52,7 @@ class Tape(NamedTuple):
     excess: float
 
     def numbers(self, parameters: Any) -> Any:
-        """What the operations read beside ``t`` and ``y``."""
+        """What the operations read besides ``t`` and ``y``."""
         return join([*jax.tree.leaves(parameters), self.constants])
 
     def given(self, numbers: np.ndarray) -> tuple[Any, Any, Any]:

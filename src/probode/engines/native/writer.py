@@ -99,7 +99,7 @@ class Writer:
         return self._number(self._written(name, values, given, dtype, params), dtype)
 
     def _number(self, value: int, dtype: Any) -> _Number:
-        """One object for a number: who meets it twice sees that."""
+        """One object for each number, so that two uses of it are seen to be the same."""
         key = (value, dtype)
         found = self._numbers.get(key)
         if found is None:

@@ -64,7 +64,7 @@ class Traceable:
     path
         How it was found: ``"jax"``, ``"numpy"`` or ``"scalars"``.
     is_of_jax
-        Whether it was written for JAX, and behaves as JAX has it: what it does beside computing is
+        Whether it was written for JAX, and behaves as JAX has it: what it does besides computing is
         done once, when it is traced.
     is_cheap
         Whether a call of the original takes next to no time.

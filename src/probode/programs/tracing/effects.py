@@ -171,7 +171,7 @@ class State:
         self._written = self._memory()
 
     def wrote_anew(self) -> bool:
-        """Whether it has changed since :meth:`mark`: then it is no result or cache."""
+        """Whether it has changed since :meth:`mark`: then it is neither a result nor a cache."""
         return self._memory() != self._written
 
     def _memory(self) -> list[Any]:

@@ -38,7 +38,7 @@ class Evaluator:
             self._compile()
 
     def _compile(self) -> None:
-        jaxpr, constants = self._program
+        jaxpr, constants = self._program.jaxpr, self._program.consts
         self._compiled = jax.jit(lambda *inputs: jax_inside.run(jaxpr, constants, *inputs))
 
     def __call__(self, *inputs: Any) -> np.ndarray:

@@ -74,7 +74,7 @@ def qr(equation: Any, operands: list[Value]) -> list[Value]:
 
 
 def _absent(shape: tuple[int, ...]) -> Lanes:
-    """Results that nobody asks for, as a rule: who does is told that they are not there."""
+    """Results that are hardly ever asked for: using one is an error that says so."""
     return Lanes(shape, [e.ABSENT] * int(np.prod(shape)))
 
 

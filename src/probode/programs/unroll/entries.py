@@ -23,7 +23,7 @@ _NUMBERS = frozenset((float, int, bool))
 
 
 ABSENT: Any = object()
-"""Stands for a number that was not computed: it can be handed on, but not used."""
+"""Stands for a number that was not computed: it can be passed on, but not used."""
 
 
 class Unsupported(Exception):
@@ -231,7 +231,7 @@ def choose(condition: Entry, yes: Entry, no: Entry) -> Entry:
 def full(x: Entry, like: Entry, kind: Entry = 0.0) -> Entry:
     """An entry as an array over the members, of the type of ``kind`` if it is a constant.
 
-    Beside a symbol constants stay what they are.
+    Next to a symbol constants stay what they are.
     """
     if isinstance(like, Symbol) or not constant(x):
         return x

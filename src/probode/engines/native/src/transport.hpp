@@ -386,7 +386,7 @@ class Transport {
       measure();
       if (round > c_.rounds) corrections_ += 1.0;
       if (round == 1 && looks) continue;
-      // Where `h J` is no small number, more sweeps do not help.
+      // Where `h J` is not small, more sweeps do not help.
       const bool shrinks = changed_ <= c_.shrinks * before && round < c_.most_sweeps;
       if (round == 1 || settled(before) || !shrinks) break;
       due_ = true;
