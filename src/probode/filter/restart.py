@@ -52,6 +52,8 @@ class Restarts(NamedTuple):
         One at the end goes right up to it; one at the start is taken if ``value``, f at the initial
         value, is another one right after it.
         """
+        if len(found.times) == 0 and not any(found.at_ends):
+            return NO_RESTARTS
         before, direction = stops_before(found.times, t0, t1), 1.0 if t1 >= t0 else -1.0
         length = 2.0 * direction * margin_of(np.append(found.times, t1), t0)
         after, share = before + length, np.full(len(before), 0.5)
