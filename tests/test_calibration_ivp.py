@@ -8,7 +8,7 @@ import pytest
 import scipy.integrate
 
 import probode
-from probode import solve_ivp
+from probode import EK0, EK1, DiagonalEK1, solve_ivp
 from probode.base.limits import Limits
 from probode.base.precision import double_precision
 from probode.global_error import drive, host, schemes
@@ -185,3 +185,24 @@ def test_a_tolerance_that_cannot_be_met_says_so_and_returns_the_best():
 def test_targets_that_make_no_sense_are_errors(options, word):
     with pytest.raises(ValueError, match=word):
         solve_ivp(lotka_volterra, (0, 1), [1, 1], **options)
+
+
+@pytest.mark.parametrize("solver", [EK0(5), EK0(3), EK1(5)], ids=lambda s: s.name)
+def test_error_bars_between_the_steps_are_of_the_size_of_the_error(solver):
+    """The mean may be off by far more between two nodes than at them: relaxation, long steps."""
+    result = solve_ivp(
+        lambda t, y: 1.0 - y, (0, 10), [0.0], method=solver, rtol=1e-3, atol=1e-6, dense_output=True
+    )
+    t = np.linspace(0.05, 9.95, 200)
+    off = np.abs(result.sol(t)[0] - (1.0 - np.exp(-t))) / result.sol.std(t)[0]
+    assert np.max(off) < 4.0 and np.sqrt(np.mean(off**2)) < 1.6
+    nodes = result.posterior(result.t)  # dense output at the nodes is what is there
+    np.testing.assert_allclose(nodes.std[:, 0], result.y_std[0], rtol=1e-10)
+
+
+def test_a_model_with_wrong_proportions_does_not_widen_the_others():
+    rotation = np.array([[1.0, -3.0], [3.0, -1.0]])
+    result = solve_ivp(
+        lambda t, y: rotation @ y, (0, 20), [1.0, 0.0], method=DiagonalEK1(3), rtol=1e-4, atol=1e-7
+    )
+    assert np.all(result.y_std < 0.1)

@@ -156,6 +156,15 @@ def test_derivatives_by_the_length_scale() -> None:
     assert slope == pytest.approx((end(1.0 + step) - end(1.0 - step)) / (2 * step), rel=1e-5)
 
 
+@pytest.mark.parametrize("lengthscale", [1e-2, 0.1])
+def test_no_step_is_longer_than_a_length_scale(lengthscale: float) -> None:
+    """Beyond it a prediction is zero, and where ``f(0) = 0`` nothing speaks against it."""
+    solver = EK1(Matern(3, lengthscale))
+    posterior = probode.solve(lambda t, y: -y, (0.0, 1.0), 1.0, solver=solver)
+    assert np.max(np.diff(posterior.t)) <= lengthscale * (1 + 1e-9)
+    np.testing.assert_allclose(posterior.mean[-1], np.exp(-1.0), rtol=1e-4)
+
+
 @pytest.mark.parametrize("value", [0.0, -1.0, np.inf, np.nan])
 def test_a_length_scale_that_is_none_is_refused(value: float) -> None:
     with pytest.raises(ValueError, match="lengthscale must be positive and finite"):

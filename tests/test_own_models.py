@@ -2,7 +2,7 @@
 
 import pickle
 from dataclasses import dataclass
-from math import comb, factorial
+from math import factorial
 from typing import Any, ClassVar
 
 import jax
@@ -46,14 +46,10 @@ class Decaying(Prior):
     rate: float = 1.0
 
     def transition(self, h):
-        """A Taylor polynomial, but for the last column: ``φ_j(-rate h)`` in units of the step."""
-        q, x = self.order, self.rate * h
-        rows = np.array([[comb(q - i, q - j) for j in range(q + 1)] for i in range(q + 1)], float)
-        phi = [jnp.exp(-x)]
-        for j in range(1, q + 1):  # of little use for a tiny rate h, where digits are lost
-            phi.append((1.0 / factorial(j - 1) - phi[-1]) / x)
-        last = jnp.stack([factorial(q - i) * phi[q - i] for i in range(q + 1)])
-        return jnp.asarray(rows).at[:, -1].set(last)
+        # The drift in the coordinates of the step: as that of the integrated Wiener process, but
+        # for the last derivative.
+        drift = jnp.diag(self.order - jnp.arange(self.order, dtype=float), 1)
+        return jax.scipy.linalg.expm(drift.at[-1, -1].set(-self.rate * h))
 
 
 def test_an_equation_of_third_order():
@@ -210,6 +206,24 @@ class Misshapen(Prior):
 
 
 @dataclass(frozen=True)
+class InPlainUnits(Prior):
+    """Forgets the coordinates of the step."""
+
+    def transition(self, h):
+        n = self.size
+        powers = [
+            [h ** max(j - i, 0) / factorial(max(j - i, 0)) for j in range(n)] for i in range(n)
+        ]
+        return jnp.asarray(np.triu(np.ones((n, n)))) * jnp.asarray(powers)
+
+
+@dataclass(frozen=True)
+class Listed(Prior):
+    def transition(self, h):
+        return IWP(self.order).transition().tolist()
+
+
+@dataclass(frozen=True)
 class NotTriangular(IWP):
     def noise_factor(self, h=None):
         return np.ones((self.size, self.size))
@@ -221,6 +235,8 @@ class NotTriangular(IWP):
         (Unfinished(3), NotImplementedError, r"no method transition\(h\)"),
         (Misshapen(3), ValueError, r"shape \(4, 4\).*got shape \(2, 2\)"),
         (NotTriangular(3), ValueError, "upper triangular"),
+        (InPlainUnits(3), ValueError, "must tend to IWP"),
+        (Listed(3), TypeError, "must return an array"),
     ],
 )
 def test_a_prior_that_cannot_be_one_is_refused(prior, error, words):
@@ -271,6 +287,21 @@ class NoOrder(Equation):
 def test_an_equation_that_does_not_fit_is_refused_before_any_step(equation, error, words):
     with pytest.raises(error, match=words):
         probode.solve(equation, (0.0, 1.0), (np.ones(2), np.ones(2)), (1.0,), solver=EK1(4))
+
+
+def test_lists_among_the_fields_are_refused():
+    with pytest.raises(TypeError, match=r"masses must be .* use np.array"):
+        probode.solve(Weighed(spring, [1.0, 4.0]), (0.0, 1.0), (np.ones(2), np.ones(2)), (1.0,))
+
+
+def test_a_class_is_no_equation():
+    with pytest.raises(TypeError, match=r"pass an equation, SecondOrder\(f\)"):
+        probode.solve(SecondOrder, (0.0, 1.0), (1.0, 1.0))
+
+
+def test_the_printed_form_of_a_solver_shows_its_prior():
+    assert "Matern(order=3, lengthscale=2.0)" in repr(EK1(Matern(3, 2.0)))
+    assert "prior" not in repr(EK1(3))
 
 
 def test_blocks_that_a_structure_has_no_room_for_are_refused():

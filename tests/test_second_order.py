@@ -189,3 +189,10 @@ def test_what_does_not_fit_is_said_before_any_step(call, error, words):
 def test_the_prior_of_a_solver_is_the_one_that_was_given():
     assert EK1(Matern(3, 2.0)).prior == Matern(3, 2.0)
     assert EK1(IWP(4)).prior == IWP(4) == EK1(4).prior
+
+
+def test_a_solve_that_leaves_the_domain_returns_what_it_has():
+    equation = SecondOrder(lambda t, y, v: jnp.sqrt(y - 0.5))
+    posterior = probode.solve(equation, (0.0, 10.0), (1.0, -2.0))
+    assert posterior.status == probode.Status.NOT_FINITE
+    assert 0.2 < posterior.t[-1] < 0.3

@@ -265,3 +265,12 @@ def test_functions_of_time_without_branches_are_asked_no_more_often():
     clock.follow(np.ones(1))
     assert len(calls) <= 4
     assert not clock.switches.finely
+
+
+def test_a_time_made_a_float_is_followed():
+    def pulse(t, y):
+        return [1e3 - y[0]] if 5.3 < float(t) < 5.301 else [-y[0]]
+
+    result = probode.solve_ivp(pulse, (0, 20), [1.0], rtol=1e-6, atol=1e-9)
+    after = 1e3 * (np.exp(-(20 - 5.301)) - np.exp(-(20 - 5.3))) + np.exp(-20.0)
+    assert abs(result.y[0, -1] - after) < 1e-8

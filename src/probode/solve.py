@@ -131,7 +131,7 @@ def solve(
         times = None if save_at is None else _save_times(save_at, t0, t1)
         diagonal = solver.jacobian == "diagonal"
         field = bind(equation.function, t0, y0, args, jac, diagonal=diagonal, reads=equation.order)
-        steps = _control(control, grid, step, t0, y0.shape, equation)
+        steps = _control(control, grid, step, t0, y0.shape, equation, solver.prior.longest_step)
         # A solver of a user's own may know of equations of first order only.
         other = () if type(equation) is FirstOrder else (equation,)
         method = solver.method(field.d, *other)
@@ -304,6 +304,7 @@ def _control(
     t0: Array,
     shape: tuple[int, ...],
     equation: Equation,
+    longest: Any,
 ) -> Control:
     if grid is not None:
         if step is not None:
@@ -324,7 +325,7 @@ def _control(
         )
     if equation.order > 1:
         control = _for_each(control, equation, shape[1:])
-    return control.flat(shape)
+    return control.flat(shape).within(longest)
 
 
 def check_limits(max_steps: Any, callback: Any) -> int | None:

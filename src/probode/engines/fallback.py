@@ -100,7 +100,8 @@ class Fallback:
         t, y = float(solve.state.t), np.asarray(solve.state.mean)
         h = float(solve.control.h)
         predicted = method.equation.read(method.prior.predict_mean(jnp.asarray(y), jnp.asarray(h)))
-        for time, state in ((t, y[0]), (t + h, np.asarray(predicted))):
+        now = np.asarray(method.equation.read(jnp.asarray(y)))
+        for time, state in ((t, now), (t + h, np.asarray(predicted))):
             f, jacobian = map(np.asarray, _linearised(method.jacobian, field, time, state))
             if np.all(np.isfinite(f)) and not np.all(np.isfinite(jacobian)):
                 self.inputs = self.inputs._replace(field=field.guard())

@@ -69,7 +69,7 @@ def solve_vmapped(
         driver = Driver(
             plan,
             field,
-            settings.control.flat(plan.shape),
+            settings.control.flat(plan.shape).within(plan.solver.prior.longest_step),
             settings.max_steps,
             queue,
             list(np.flatnonzero(fits)[::-1]),

@@ -161,6 +161,13 @@ class PControl(Control):
             {name: None if value is None else number(value) for name, value in vars(self).items()},
         )
 
+    def within(self, longest: Any) -> "PControl":
+        """The same control with steps that are no longer than this, either."""
+        if isinstance(longest, float) and longest == np.inf:
+            return self
+        shortest = jnp.minimum(jnp.asarray(self.max_step), longest)
+        return unchecked(type(self), {**vars(self), "max_step": shortest})
+
     def with_stops(self, stops: np.ndarray, t1: float) -> "PControl":
         """The same control with steps that end at ``stops``, given in the order of integration.
 

@@ -1,6 +1,6 @@
 """The solvers: a linearisation, a prior, a diffusion model, a start."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,7 +21,7 @@ A chunk of steps keeps a few such matrices besides the one that is decomposed.
 """
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Solver(Part):
     """A Gaussian ODE filter (and smoother).
 
@@ -46,7 +46,7 @@ class Solver(Part):
     diffusion: Diffusion = field(default="dynamic")  # type: ignore[assignment]
     initialization: Initialization = field(default="taylor", kw_only=True)  # type: ignore[assignment]
     structure: str | None = field(default=None, kw_only=True)
-    prior: Prior = field(default=None, kw_only=True, repr=False)  # type: ignore[assignment]
+    prior: Prior = field(default=None, kw_only=True)  # type: ignore[assignment]
     """The prior; that of ``order``, unless one was given in its place."""
 
     jacobian: ClassVar[str]
@@ -67,6 +67,14 @@ class Solver(Part):
                     f"{type(self).__name__} with {self.diffusion.name!r} diffusion does not fit a "
                     f"structure of {self.structure!r}: use one of {', '.join(possible)}."
                 )
+
+    def __repr__(self) -> str:
+        """As it is written: with the order, or with a prior in its place."""
+        given = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "prior"}
+        if type(self.prior) is not IWP:
+            given["order"] = self.prior
+        inside = ", ".join(f"{name}={value!r}" for name, value in given.items())
+        return f"{type(self).__name__}({inside})"
 
     def _read_prior(self) -> Prior:
         if isinstance(self.order, Prior):
@@ -128,7 +136,7 @@ class Solver(Part):
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class EK0(Solver):
     """Zeroth-order linearisation: explicit, no Jacobian, cost and memory linear in the dimension.
 
@@ -168,7 +176,7 @@ class EK0(Solver):
         return tuple(STRUCTURES)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class DiagonalEK1(Solver):
     """First-order linearisation with the Jacobian's diagonal: semi-implicit, cost linear in d."""
 
@@ -178,7 +186,7 @@ class DiagonalEK1(Solver):
         return ("block-diagonal", "dense")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class EK1(Solver):
     """First-order linearisation with the full Jacobian: A-stable, for stiff and small problems.
 

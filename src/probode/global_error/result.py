@@ -13,6 +13,9 @@ from probode.global_error import interpolant
 from probode.global_error.scales import Scales
 from probode.global_error.stages import Collocation
 
+_FARTHEST = 2.0 * 2.0**0.5
+"""Standard deviations that an estimate may be at a node (:mod:`probode.global_error.scales`)."""
+
 
 @record
 class Calibration:
@@ -59,6 +62,27 @@ class Calibration:
         log = (1.0 - inside) * xp.log(self.ratio[i]) + inside * xp.log(self.ratio[j])
         own = (1.0 - inside) * self.own[i] + inside * self.own[j]
         return Scales(xp.exp(log), own)
+
+    def own_between(
+        self, nodes: Array, means: Array, t: Any, mean: Array, own: Any, std: Array
+    ) -> Array:
+        """``own`` with what the mean is off by between two nodes and not at them.
+
+        There the curve of the mean may be off by far more than its nodes, of which the model knows
+        nothing. With ``e(t)`` the estimate at ``t``, and ``s`` what the scales of the nodes give::
+
+            excess = max(0, |e(t)| - min(2 sqrt(2) s, max(|e_n|, |e_(n+1)|)))
+
+        is zero at the nodes, where ``|e| <= 2 sqrt(2) s``. Outside the interval nothing is known.
+        """
+        if self.stages is None or nodes.shape[0] < 2:
+            return own
+        xp, i, tau = locate(nodes, t)
+        size = xp.abs(mean - self.corrected_at(nodes, means, t))
+        at_ends = xp.maximum(xp.abs(self.error[i]), xp.abs(self.error[i + 1]))
+        excess = size - xp.minimum(_FARTHEST * std, at_ends)
+        inside = ((tau > 0.0) & (tau < 1.0))[..., None]
+        return xp.hypot(own, xp.where(inside & (excess > 0.0), excess, 0.0))
 
     def corrected_at(self, nodes: Array, means: Array, t: Any) -> Array:
         """``P(t) - e(t)``: the interpolant with the estimated error taken off.

@@ -5,7 +5,7 @@ At every node after the first, with the model's variances ``Σ_i`` and the estim
     c  = (1/d) sum_i e_i² / Σ_i              how far the model's scale is off
     c̄  = mean of c over ± max(2, 0.02 N) nodes
     c* = c/2 + min(c̄, 4c)/2
-    M_i = e_i²/2 + c* Σ_i/2
+    M_i = e_i²/2 + min(c* Σ_i/2, 100 (e_i² + L_i))
     L_i = mean of e_i² over ± max(1, 0.1 N) nodes
     s_i² = clip(L_i, M_i/4, 4 M_i) + u² L_i
 
@@ -36,6 +36,10 @@ _TINY = 1e-290
 
 _LARGEST = 1e150
 """A ratio beyond which it is not squared: what is so far off is far enough."""
+
+
+_MOST = 10.0
+"""The largest scale of the model that is believed, in units of the errors around."""
 
 
 class Scales(NamedTuple):
@@ -113,7 +117,9 @@ def combine(
     known, size = std > _TINY, xp.abs(error)
     c = misfit(xp, error, std)
     blended = c / 2 + xp.minimum(misfit_mean, 4 * c) / 2
-    model = xp.sqrt(blended / 2)[..., None] * std
+    # One misfit for all components: where their proportions in the model are far off, too, its
+    # scale says nothing of those whose errors are far smaller.
+    model = xp.minimum(xp.sqrt(blended / 2)[..., None] * std, _MOST * xp.hypot(size, local))
     scale = xp.where(known, xp.hypot(np.sqrt(0.5) * size, model), size)
     scale = xp.hypot(xp.clip(local, scale / 2, 2 * scale), doubt * local)
     exact = ~known & (scale == 0.0)

@@ -18,6 +18,7 @@ from probode.ivp.options import Options, read_tolerances
 from probode.ivp.result import Constant, Embedding, OdeResult, Solution
 from probode.ivp.run import Task
 from probode.ivp.target import Target, reach
+from probode.model.equation import Equation
 from probode.posterior import events
 from probode.posterior.chosen import ChosenPath
 from probode.posterior.posterior import Posterior
@@ -117,6 +118,11 @@ def solve_ivp(
         raise ValueError(f"t_span must be a pair of numbers, got {t_span!r}.")
     start = _initial_state(y0)
     arguments = _arguments(args)
+    if isinstance(fun, Equation):
+        raise TypeError(
+            f"solve_ivp takes functions fun(t, y) so far, got {type(fun).__name__}: use "
+            "probode.solve, or write it as a system of first order."
+        )
     times = None if t_eval is None else _evaluation_times(t_eval, t0, tf)
     kind = read_method(method)
     if start.size == 0:

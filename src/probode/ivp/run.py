@@ -122,7 +122,7 @@ class Task:
             one_blas_thread(),
         ):
             if isinstance(control, PControl):
-                control = control.flat(y0.shape)
+                control = control.flat(y0.shape).within(solver.prior.longest_step)
             method = solver.method(y0.size)
             say_if_costly(solver, method)
             traced = user.traced(self.t0, self.tf, y0)

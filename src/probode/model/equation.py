@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 
 from probode.base.record import unchecked
 from probode.model.linearize import Blocks, Residual, VectorField
-from probode.model.parts import Part
+from probode.model.parts import Part, check_fields
 from probode.model.structure import Structure
 
 
@@ -168,8 +168,11 @@ FIRST_ORDER = FirstOrder()
 
 def as_equation(function: Any) -> Equation:
     """An equation as it is; a function as that of ``y' = f(t, y)``."""
+    if isinstance(function, type) and issubclass(function, Equation):
+        raise TypeError(f"pass an equation, {function.__name__}(f), not its class.")
     if not isinstance(function, Equation):
         return FirstOrder.of(function)
+    check_fields(function)
     order = getattr(function, "order", None)
     if isinstance(order, bool) or not isinstance(order, int) or order < 1:
         raise TypeError(

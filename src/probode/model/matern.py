@@ -30,8 +30,8 @@ class Matern(Prior):
     order
         How many derivatives the state holds, 1 to 11.
     lengthscale
-        In units of ``t``, positive. Data: other values do not compile again, and derivatives by it
-        are possible.
+        In units of ``t``, positive; no step is longer. Data: other values do not compile again,
+        and derivatives by it are possible.
     """
 
     lengthscale: Any
@@ -52,6 +52,11 @@ class Matern(Prior):
                 "without a length scale there is IWP."
             )
         object.__setattr__(self, "lengthscale", number)
+
+    @property
+    def longest_step(self) -> Any:
+        """A length scale: over longer times a prediction is zero, whatever came before."""
+        return self.lengthscale
 
     @property
     def rate(self) -> Any:

@@ -28,6 +28,18 @@ class Part:
             self.__dict__[name] = state[name] if name in state else getattr(cls, name)
 
 
+def check_fields(part: Part) -> None:
+    """Refuse lists of numbers among the fields: they would be neither data nor hashable."""
+    cls: Any = type(part)
+    for name in _names(cls):
+        value = getattr(part, name)
+        if isinstance(value, list | dict | set):
+            raise TypeError(
+                f"{type(part).__name__}.{name} must be a number, an array or something hashable, "
+                f"got a {type(value).__name__}: for numbers use np.array({value!r})."
+            )
+
+
 @lru_cache(maxsize=256)
 def _names(cls: Any) -> tuple[str, ...]:
     return tuple(field.name for field in fields(cls))

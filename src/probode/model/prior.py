@@ -33,7 +33,7 @@ from jaxtyping import Array, Float
 
 from probode.base.precision import double_precision, is_traced
 from probode.model.gaussian import triangularize
-from probode.model.parts import Part
+from probode.model.parts import Part, check_fields
 
 MAX_ORDER = 11
 
@@ -69,6 +69,11 @@ class Prior(Part):
     def size(self) -> int:
         """Number of derivatives in the state, ``order + 1``."""
         return self.order + 1
+
+    @property
+    def longest_step(self) -> Any:
+        """Beyond which predictions know nothing of what came before; no step is longer."""
+        return np.inf
 
     def transition(self, h: Array) -> Any:
         """``Ã(h) = T(h)⁻¹ exp(F h) T(h)``, shape ``(q+1, q+1)``, over a time ``h > 0``.
@@ -185,9 +190,13 @@ def check_prior(prior: Prior) -> Prior:
     if type(prior) is IWP or is_traced(prior):
         return prior
     name, shape = type(prior).__name__, (prior.size, prior.size)
+    check_fields(prior)
     with double_precision():
         for what in ("transition", "noise_factor"):
-            matrix = np.asarray(getattr(prior, what)(jnp.asarray(1.0)))
+            made = getattr(prior, what)(jnp.asarray(1.0))
+            if not isinstance(made, np.ndarray | jax.Array):
+                raise TypeError(f"{name}.{what}(h) must return an array, got {made!r}.")
+            matrix = np.asarray(made)
             if matrix.shape != shape:
                 raise ValueError(
                     f"{name}.{what}(h) must return a matrix of shape {shape}, for the derivatives "
@@ -201,7 +210,39 @@ def check_prior(prior: Prior) -> Prior:
             f"{matrix}: a right factor R of the noise, RᵀR (leave the method out, and it is "
             "computed from the transition)."
         )
+    _check_transition(prior)
     return prior
+
+
+def _check_transition(prior: Prior) -> None:
+    """Two things that are true of every prior, and not of matrices in other coordinates.
+
+    Over short times all of them are alike, ``Ã(h) -> Ã`` of the integrated Wiener process; and two
+    steps are one of twice the length, ``A(h)² = A(2h)`` in plain units.
+    """
+    name, wiener = type(prior).__name__, IWP(prior.order).transition()
+    with double_precision():
+        lengths = 0.37 * 10.0 ** -np.arange(16.0)
+        distance = [np.max(abs(prior.transition(jnp.asarray(h)) - wiener)) for h in lengths]
+        if not np.nanmin(distance) < _ALIKE:
+            raise ValueError(
+                f"{name}.transition(h) must tend to IWP({prior.order}).transition() for short "
+                f"steps, got {np.asarray(prior.transition(jnp.asarray(1e-8)))} for h = 1e-8. It is "
+                "the matrix in the coordinates of the step: derivative i in units of "
+                "h^(1-i) (q-1)! / (q-i)!."
+            )
+        # Twice the step: coordinates change by 2^(1-i).
+        h = jnp.asarray(lengths[int(np.nanargmin(distance))])
+        once, change = np.asarray(prior.transition(h)), 2.0 ** (1.0 - np.arange(prior.size))
+        twice = np.asarray(prior.transition(2.0 * h)) * change[:, None] / change
+        if not np.allclose(once @ once, twice, rtol=1e-3, atol=1e-3):
+            raise ValueError(
+                f"{name}.transition: two steps must be one of twice the length, but for h = {h} "
+                f"they give {once @ once}, and one step gives {twice} (in the same coordinates)."
+            )
+
+
+_ALIKE = 1e-3
 
 
 @lru_cache(maxsize=MAX_ORDER)

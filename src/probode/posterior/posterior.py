@@ -132,7 +132,14 @@ class Posterior(Views):
         if self.calibration is not None:
             with double_precision():
                 scales = self.calibration.scales_at(self.t, t)
-        return self._gaussian(*self.path.evaluate(self.method, t, k), scales)
+        found = self._gaussian(*self.path.evaluate(self.method, t, k), scales)
+        if k > 0 or self.calibration is None or not isinstance(self.path, NodePath):
+            return found
+        with double_precision():
+            flat = found.mean.reshape((*np.shape(t), -1))
+            known = (found.own, found.std.reshape(flat.shape))
+            own = self.calibration.own_between(self.t, self.path.means, t, flat, *known)
+        return replace(found, own=own)
 
     def sample(self, n: int = 1, *, seed: Any = 0, t: Any = None) -> Array:
         """Joint samples of the whole trajectory, shape ``(n, N, *shape)``.

@@ -48,12 +48,14 @@ class Clock:
         self._holds, self._start = True, t0
         self.met = False
         """Whether anything was done with ``t``."""
+        self.lost = False
+        """Whether it was made a plain number on the way."""
         self._first: np.ndarray | None = None
 
     @property
     def switches(self) -> Switches:
         """What is known now."""
-        followed = bool(self._noted) and self._holds
+        followed = bool(self._noted) and self._holds and not self.lost
         return self._walk.found(finely=not followed and self.met and branches(self._function))
 
     @np.errstate(all="ignore")
@@ -156,6 +158,10 @@ class Time(float):
         made = super().__new__(cls, value)
         made.clock, made.key, made.timed = clock, key, timed
         return made
+
+    def __float__(self) -> float:
+        self.clock.lost = True  # what becomes of it cannot be followed
+        return super().__float__()
 
     def made(self, value: Any, name: str, operands: Any, linear: bool, rule: Any = None) -> Any:
         """The result of an operation that has no switches of its own."""
@@ -315,7 +321,10 @@ _RENAMED = {
 
 
 def with_followed_math(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that calls ``math`` through :class:`_Math`; the one given is left as it is."""
+    """A function that calls ``math`` through :class:`_Math`, and ``float`` in such a way, too.
+
+    The one given is left as it is.
+    """
     if isinstance(function, types.MethodType):
         return types.MethodType(with_followed_math(function.__func__), function.__self__)
     if isinstance(function, partial):
@@ -324,7 +333,7 @@ def with_followed_math(function: Callable[..., Any]) -> Callable[..., Any]:
     if not isinstance(function, types.FunctionType):
         return function
     outside = function.__globals__
-    inside = dict(outside)
+    inside = {"float": _number, **outside}
     for name, value in outside.items():
         if value is math:
             inside[name] = _Math()
@@ -333,6 +342,11 @@ def with_followed_math(function: Callable[..., Any]) -> Callable[..., Any]:
         elif isinstance(value, types.FunctionType) and value.__globals__ is outside:
             inside[name] = _copied(value, inside)
     return _copied(function, inside)
+
+
+def _number(x: Any = 0.0) -> Any:
+    """``float``, which leaves a time one."""
+    return x if isinstance(x, Time) else float(x)
 
 
 def _copied(function: types.FunctionType, names: dict[str, Any]) -> types.FunctionType:
