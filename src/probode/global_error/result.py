@@ -64,7 +64,7 @@ class Calibration:
         return Scales(xp.exp(log), own)
 
     def own_between(
-        self, nodes: Array, means: Array, t: Any, mean: Array, own: Any, std: Array
+        self, nodes: Array, means: Array, t: Any, mean: Array, own: Any, std: Any
     ) -> Array:
         """``own`` with what the mean is off by between two nodes and not at them.
 

@@ -143,8 +143,10 @@ def calibrate_chosen(
     )
     scales = made.scales_at(trail.t, path.times)
     error: Any = path.mean - made.corrected_at(trail.t, trail.mean, path.times)
+    nodes = trail.t, trail.mean, path.times, path.mean
+    own = made.own_between(*nodes, scales.own, np.inf)  # the errors at the ends alone say how much
     at_times = Calibration(
-        *(made.mode, made.contact, made.kind, error, None, scales.ratio, scales.own, made.signs),
+        *(made.mode, made.contact, made.kind, error, None, scales.ratio, own, made.signs),
         *(made.f_evaluations, made.jacobian_evaluations),
     )
     return at_times, whole
