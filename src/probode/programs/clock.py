@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from probode.programs.switches import Switches, Timed, Walk, multiples, within
+from probode.programs.user_code import closure
 
 _MOST_CALLS, _ALONG = 256, 32
 _GOLDEN = 0.6180339887498949
@@ -336,23 +337,26 @@ def with_followed_math(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _copied(function: types.FunctionType, names: dict[str, Any]) -> types.FunctionType:
-    cells = tuple(_cell(cell, function.__globals__, names) for cell in function.__closure__ or ())
+    """A copy with other globals; functions among its own variables are followed too."""
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    for name, _, value in closure(function):
+        followed = _in_cell(value, function.__globals__, names)
+        if followed is not None:
+            cells[name] = types.CellType(followed)
+    seen = tuple(cells.values()) or None
     made = types.FunctionType(
-        function.__code__, names, function.__name__, function.__defaults__, cells or None
+        function.__code__, names, function.__name__, function.__defaults__, seen
     )
     made.__kwdefaults__ = function.__kwdefaults__
     return made
 
 
-def _cell(cell: Any, outside: dict[str, Any], names: dict[str, Any]) -> Any:
-    """Functions among a function's own variables are followed too."""
-    value = _contents(cell)
+def _in_cell(value: Any, outside: dict[str, Any], names: dict[str, Any]) -> Any:
+    """What stands for a variable of a function; ``None``: itself."""
     if value is math:
-        return types.CellType(_Math())
+        return _Math()
     plain = isinstance(value, types.FunctionType) and value.__closure__ is None
-    if plain and value.__globals__ is outside:
-        return types.CellType(_copied(value, names))
-    return cell
+    return _copied(value, names) if plain and value.__globals__ is outside else None
 
 
 _SWITCHING_NAMES = frozenset(
@@ -373,17 +377,10 @@ def branches(function: Any, depth: int = 3) -> bool:
     if _switching(code):
         return True
     outside = function.__globals__
-    cells = [_contents(cell) for cell in function.__closure__ or ()]
-    called = [outside.get(name) for name in code.co_names] + cells
+    inside = [value for _, _, value in closure(function)]
+    called = [outside.get(name) for name in code.co_names] + inside
     some = [value for value in called if isinstance(value, types.FunctionType)]
     return any(branches(value, depth - 1) for value in some if depth > 0)
-
-
-def _contents(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # not assigned yet
-        return None
 
 
 def _reads_its_first(function: Any) -> bool:

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 from probode.base.jax_inside import Opaque
 from probode.base.precision import inside_trace, is_traced
 from probode.base.record import record, static
-from probode.programs.identity import Memory, key_of, key_of_arguments
+from probode.programs.memory import KNOWN, key_for
 from probode.programs.program import Program, trace
 
 DIAGONAL_LIMIT = 10_000
@@ -21,8 +21,6 @@ DIAGONAL_LIMIT = 10_000
 _PRODUCTS_AT_ONCE = 64
 
 _LARGEST_KEPT = 100_000
-_KNOWN_FIELDS = Memory(256)
-"""Vector fields that were traced before."""
 
 
 @record
@@ -151,35 +149,31 @@ def bind(
     return just that. ``name`` is what messages call the vector field. With ``reads`` above one,
     ``y0`` holds that many arrays along its first axis, and the vector field takes them one by one.
     """
+
+    def traced() -> Field:
+        return trace_field(
+            vector_field, t0, y0, args, jac, diagonal=diagonal, name=name, reads=reads
+        )
+
     if is_traced(t0, y0) or not isinstance(args, tuple | list):
-        return _bind(vector_field, t0, y0, args, jac, diagonal, name, reads)
-    leaves, tree = jax.tree.flatten(tuple(args))
-    field = _KNOWN_FIELDS.get(
-        lambda: (
-            key_of(vector_field),
-            key_of(jac),
-            key_of_arguments(leaves),
-            tree,
-            y0.shape,
-            diagonal,
-            reads,
-        ),
-        lambda: _bind(vector_field, t0, y0, args, jac, diagonal, name, reads),
-        Field.may_be_kept,
-    )
+        return traced()
+    key = key_for("field", (vector_field, jac), args, y0.shape, diagonal, reads)
+    field: Field = KNOWN.get(key and key.exact, traced, Field.may_be_kept)
     return field.with_arguments(args)
 
 
-def _bind(
+def trace_field(
     vector_field: Callable[..., Any] | None,
     t0: Array,
     y0: Array,
     args: tuple[Any, ...],
     jac: Callable[..., Any] | Any | None,
+    *,
     diagonal: bool,
-    name: str,
-    reads: int,
+    name: str = "vector_field",
+    reads: int = 1,
 ) -> Field:
+    """The same, traced anew."""
     if not callable(vector_field):
         raise TypeError(
             f"{name} must be a function f(t, y, *args), got {type(vector_field).__name__}."

@@ -20,6 +20,7 @@ from probode.programs.user_code import (
     KEPT_MEMBERS,
     asked,
     can_be_copied,
+    closure,
     global_names,
     home,
     is_user_module,
@@ -128,9 +129,9 @@ class Rewriter:
         if namespace is None:
             namespace = {**function.__globals__, "__builtins__": self._builtins}
             self._globals[id(function.__globals__)] = namespace
-        cells = tuple(types.CellType() for _ in function.__closure__ or ())
+        cells = {name: types.CellType() for name in function.__code__.co_freevars}
         copy = types.FunctionType(
-            function.__code__, namespace, function.__name__, None, cells or None
+            function.__code__, namespace, function.__name__, None, tuple(cells.values()) or None
         )
         copy.__dict__.update(
             (key, item) for key, item in function.__dict__.items() if key != "__wrapped__"
@@ -142,11 +143,8 @@ class Rewriter:
             if name in function.__globals__:
                 found = function.__globals__[name]
                 namespace[name] = self._entry(function.__globals__, name, found)
-        for cell, original in zip(cells, function.__closure__ or (), strict=True):
-            try:
-                cell.cell_contents = self._entry(original, None, original.cell_contents)
-            except ValueError:  # not assigned yet
-                continue
+        for name, original, value in closure(function):
+            cells[name].cell_contents = self._entry(original, None, value)
         return copy
 
     def _import(self, *args: Any) -> Any:
