@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from probode.programs.switches import Switches, Timed, Walk, multiples, within
+from probode.programs.tracing.rewrite import Rewriter
 from probode.programs.user_code import closure
 
 _MOST_CALLS, _ALONG = 256, 32
@@ -45,7 +46,7 @@ class Clock:
         self._walk, self._arguments = Walk(min(t0, t1), max(t0, t1)), arguments
         self._function, self._noted, self._calls = function, set[Any](), 0
         self.evaluations = 0
-        self._watched = with_followed_math(function)
+        self._watched = Rewriter(function, _stand_in, lambda array: array)(function)
         self._holds, self._start = True, t0
         self.met = False
         """Whether anything was done with ``t``."""
@@ -315,48 +316,12 @@ _RENAMED = {
 }
 
 
-def with_followed_math(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that calls ``math`` through :class:`_Math`; the one given is left as it is."""
-    if isinstance(function, types.MethodType):
-        return types.MethodType(with_followed_math(function.__func__), function.__self__)
-    if isinstance(function, partial):
-        inner = with_followed_math(function.func)
-        return partial(inner, *function.args, **function.keywords)
-    if not isinstance(function, types.FunctionType):
-        return function
-    outside = function.__globals__
-    inside = dict(outside)
-    for name, value in outside.items():
-        if value is math:
-            inside[name] = _Math()
-        elif isinstance(value, types.BuiltinFunctionType) and value.__module__ == "math":
-            inside[name] = _followed(value)
-        elif isinstance(value, types.FunctionType) and value.__globals__ is outside:
-            inside[name] = _copied(value, inside)
-    return _copied(function, inside)
-
-
-def _copied(function: types.FunctionType, names: dict[str, Any]) -> types.FunctionType:
-    """A copy with other globals; functions among its own variables are followed too."""
-    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-    for name, _, value in closure(function):
-        followed = _in_cell(value, function.__globals__, names)
-        if followed is not None:
-            cells[name] = types.CellType(followed)
-    seen = tuple(cells.values()) or None
-    made = types.FunctionType(
-        function.__code__, names, function.__name__, function.__defaults__, seen
-    )
-    made.__kwdefaults__ = function.__kwdefaults__
-    return made
-
-
-def _in_cell(value: Any, outside: dict[str, Any], names: dict[str, Any]) -> Any:
-    """What stands for a variable of a function; ``None``: itself."""
+def _stand_in(value: Any) -> Any | None:
+    """What passes on what a time remembers, in place of ``math`` and its functions."""
     if value is math:
         return _Math()
-    plain = isinstance(value, types.FunctionType) and value.__closure__ is None
-    return _copied(value, names) if plain and value.__globals__ is outside else None
+    is_of_math = isinstance(value, types.BuiltinFunctionType) and value.__module__ == "math"
+    return _followed(value) if is_of_math else None
 
 
 _SWITCHING_NAMES = frozenset(

@@ -89,6 +89,51 @@ def trace(function: Callable[..., Any], *inputs: Any) -> tuple[Program, tuple[An
     return Program(closed.jaxpr), constants
 
 
+def with_data(leaves: Sequence[Any], attempt: Callable[[Callable[[Any], bool]], Any]) -> Any:
+    """``attempt(is_data)`` with all numbers among parameters as data, if that works.
+
+    A whole number or switch may steer a function's control flow (``range(n)``, ``if flag``): then
+    all of these are part of the program, not data.
+    """
+    try:
+        return attempt(is_numeric)
+    except NEEDS_VALUES:
+        if not any(map(is_whole, leaves)):
+            raise
+        return attempt(lambda leaf: is_numeric(leaf) and not is_whole(leaf))
+
+
+NEEDS_VALUES = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
+"""Raised where a function wants to know a number that is not known while tracing."""
+
+
+def is_numeric(leaf: Any) -> bool:
+    """Whether a parameter can be data."""
+    return isinstance(leaf, bool | int | float | np.ndarray | np.generic | jax.Array)
+
+
+def is_whole(leaf: Any) -> bool:
+    """Whether a parameter may steer."""
+    return isinstance(leaf, int | np.integer | np.bool_)
+
+
+def of_data(
+    function: Callable[..., Any], leaves: Sequence[Any], tree: Any, is_data: Callable[[Any], bool]
+) -> Callable[..., Any]:
+    """``function(t, y, *parameters)`` as one of ``t``, ``y`` and those parameters that are data."""
+
+    def evaluate(t: Any, y: Any, *values: Any) -> Any:
+        rest = iter(values)
+        full = [next(rest) if is_data(leaf) else leaf for leaf in leaves]
+        return function(t, y, *jax.tree.unflatten(tree, full))
+
+    return evaluate
+
+
 def alike(one: Jaxpr, other: Jaxpr) -> bool:
     """Whether two programs, each with constants of its own, compute the same."""
     if isinstance(one, Opaque) and isinstance(other, Opaque):
