@@ -105,7 +105,8 @@ def signature_of(*functions: Any, within: str | None = None) -> Signature:
     """
     found = _Numbers({}, set())
     structure = tuple(
-        _Keys(home(fun) if within is None else within, found).key(fun, 0) for fun in functions
+        None if fun is None else _Keys(home(fun) if within is None else within, found).key(fun, 0)
+        for fun in functions
     )
     free: dict[Place, Any] = {}
     fixed = []

@@ -19,14 +19,16 @@ def global_names(code: types.CodeType) -> Iterator[str]:
             yield from global_names(constant)
 
 
-def closure(function: types.FunctionType) -> Iterator[tuple[str, types.CellType, Any]]:
+def closure(function: types.FunctionType) -> list[tuple[str, types.CellType, Any]]:
     """Names, cells and values of what a function closes over, as far as it is assigned yet."""
-    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-    for name, cell in cells:
-        try:
-            yield name, cell, cell.cell_contents
-        except ValueError:
-            continue
+    found = []
+    if function.__closure__ is not None:
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__, strict=True):
+            try:
+                found.append((name, cell, cell.cell_contents))
+            except ValueError:
+                continue
+    return found
 
 
 def package(module: str | None) -> str:
