@@ -5,6 +5,7 @@ import pytest
 
 from probode import solve_ivp
 from probode.programs.identity import NoKey, key_of
+from probode.programs.memory import Memory
 
 RATE = 1.0
 TABLE = np.array([1.0, 2.0])
@@ -107,3 +108,19 @@ def test_new_arguments_of_a_known_function():
         for args in ((1.0, 1), (0.5, 1), (0.5, 2))
     ]
     np.testing.assert_allclose(values, np.exp([-1.0, -0.5, -1.0]), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("key", "times"), [("known", 1), (None, 2), (["unhashable"], 2)])
+def test_what_has_no_key_is_computed_each_time(key, times):
+    computed, memory = [], Memory(2)
+    for _ in range(2):
+        memory.get(key, lambda: computed.append(0) or True)
+    assert len(computed) == times
+
+
+def test_a_memory_forgets_what_was_not_asked_for_longest():
+    memory = Memory(2)
+    for name in ("first", "second", "first", "third"):
+        memory.get(name, lambda name=name: name)
+    assert memory.get("first", lambda: "anew") == "first"
+    assert memory.get("second", lambda: "anew") == "anew"

@@ -92,6 +92,15 @@ def test_equal_interpolators_are_the_same_function():
     assert key_of(force(Y)) != key_of(force(2 * Y))
 
 
+def test_each_of_several_interpolators_counts():
+    def force(first, second):
+        one, other = interpolate.CubicSpline(X, first), interpolate.CubicSpline(X, second)
+        return lambda t, y: [one(t) + other(t)]
+
+    keys = {key_of(force(a * Y, b * Y)) for a in (1.0, 2.0) for b in (1.0, 2.0)}
+    assert len(keys) == 4
+
+
 def test_derivatives_are_traced():
     spline = KINDS["cubic"]
     for fun in (lambda t, y: [spline(t, 1)], lambda t, y: [spline.derivative()(t)]):

@@ -231,6 +231,19 @@ def helper(t):
     return math.floor(t / 4)
 
 
+def imported_inside(t, y):
+    from math import sin
+
+    return [float(sin(t) > 0)]
+
+
+class Wave:
+    frequency = 1.0
+
+    def field(self, t, y):
+        return [float(math.sin(self.frequency * t) > 0)]
+
+
 FOLLOWED = {
     "comparison": (lambda t, y: [float(2 * t - 1 < 5)], [3]),
     "remainder": (lambda t, y: [float(t % 4 < 0.5)], [0.5, 4, 4.5, 8, 8.5]),
@@ -242,6 +255,8 @@ FOLLOWED = {
     "array": (lambda t, y: [np.sum(t >= np.array([1.0, 2.5]))], [1, 2.5]),
     "table": (lambda t, y: [np.interp(t, [1.0, 2.5, 4.0], [0.0, 1.0, 0.0])], [1, 2.5, 4]),
     "sine": (lambda t, y: [float(math.sin(t) > 0)], [np.pi, 2 * np.pi, 3 * np.pi]),
+    "imported inside": (imported_inside, [np.pi, 2 * np.pi, 3 * np.pi]),
+    "method": (Wave().field, [np.pi, 2 * np.pi, 3 * np.pi]),
     "smooth": (lambda t, y: [math.exp(-t) * y[0]], []),
 }
 

@@ -15,7 +15,7 @@ import pytest
 from probode import solve_ivp
 from probode.engines import native
 from probode.engines.native.library import address
-from probode.programs.identity import Memory
+from probode.programs.memory import Memory
 from probode.programs.tracing import alone, make_traceable
 from probode.programs.tracing.alone import others_run, printed, quiet
 
@@ -59,7 +59,7 @@ def test_a_memory_serves_many_threads():
     memory = Memory(3)
 
     def ask(i):
-        return all(memory.get(lambda k=k: k % 5, lambda k=k: k % 5) == k % 5 for k in range(2000))
+        return all(memory.get(k % 5, lambda k=k: k % 5) == k % 5 for k in range(2000))
 
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)

@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Array
 
 from probode.base.compile import compiled
-from probode.base.jax_inside import Unreadable
+from probode.base.jax_inside import Unreadable, those
 from probode.base.said import first_time, logger
 from probode.base.status import Status
 from probode.filter.control import Control
@@ -188,14 +188,9 @@ def guarded_on_host(jacobian: HostJacobian | None, notes: list[str]) -> HostJaco
 def may_lack_derivatives(field: Field) -> bool:
     """Whether a program has operations that are finite where their derivatives are not."""
     try:
-        return not _SINGULAR.isdisjoint(field.program.operations())
+        return not those("singular").isdisjoint(field.program.operations())
     except Unreadable:
         return True
-
-
-_SINGULAR = frozenset(
-    ("sqrt", "cbrt", "pow", "log", "log1p", "asin", "acos", "acosh", "atanh", "atan2")
-)
 
 
 def guarded_jacobian(vector_field: Callable[..., Any], jac: Any) -> Any:

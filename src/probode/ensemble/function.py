@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import jax
 import numpy as np
 
 from probode.base.precision import double_precision
@@ -14,12 +13,9 @@ from probode.engines.lanes.records import Members
 from probode.ensemble.problem import member, usable
 from probode.ensemble.settings import Settings
 from probode.programs.field import Field, bind
-from probode.programs.identity import Memory, key_of, key_of_arguments
+from probode.programs.memory import KNOWN, key_for
 from probode.programs.stored import StoredFunction, stored
 from probode.programs.tracing import Traceable, make_traceable
-
-_KNOWN = Memory(256)
-"""Functions that were made traceable before."""
 
 
 def bind_member(
@@ -44,10 +40,9 @@ def traceable(fun: Callable[..., Any], members: Members) -> Callable[..., Any]:
     span, y0, args = member(members, int(np.argmax(fits)))
     if not fits.any():  # nothing will be solved: its values do not matter
         span, y0 = (0.0, 1.0), np.zeros_like(y0)
-    leaves, tree = jax.tree.flatten(args)
-    found: Traceable | None = _KNOWN.get(
-        lambda: (key_of(fun), key_of_arguments(leaves), tree, y0.shape),
-        lambda: make_traceable(fun, span, y0, args),
+    key = key_for("ensemble", (fun,), args, y0.shape)
+    found: Traceable | None = KNOWN.get(
+        key and key.exact, lambda: make_traceable(fun, span, y0, args)
     )
     if found is None:
         raise TypeError(

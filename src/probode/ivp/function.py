@@ -8,7 +8,6 @@ residual defines the function again over its parameters compiles twice, not ever
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from probode.base.said import code_of, first_time, logger, name_of
@@ -20,18 +19,13 @@ from probode.ivp.options import Options
 from probode.ivp.result import Embedding
 from probode.programs.arithmetic import Guard
 from probode.programs.clock import Clock
-from probode.programs.field import Field, bind
+from probode.programs.field import Field, trace_field
 from probode.programs.finite_differences import finite_difference_jacobian
-from probode.programs.identity import Memory, NoKey, Signature, key_of_arguments, signature_of
 from probode.programs.lifting import Shared
+from probode.programs.memory import KNOWN, Key, key_for
 from probode.programs.tracing import Numbers, as_jax, make_traceable
 from probode.programs.tracing.evaluate import Evaluator
 from probode.programs.tracing.verify import TOLERANCE, equals
-
-_KNOWN_FUNCTIONS = Memory(256)
-"""Functions that were traced before, or found to be untraceable."""
-_KNOWN_CODE = Memory(256)
-"""The same apart from the numbers that they read: :class:`Shared`."""
 
 _CHECKS = 8
 """Steps at which a function that may have changed is compared with its trace."""
@@ -78,19 +72,16 @@ class UserFunction(NamedTuple):
         A function that was seen before, with the same code and the same values in reach, is
         neither traced nor compared with the original again.
         """
-        leaves, tree = jax.tree.flatten(self.args)
-        try:
-            signature = signature_of(self.fun, self.options.jac)
-            kind = (
-                *(signature.structure, key_of_arguments(leaves), tree, y0.shape),
-                *(self.vectorized, self.embedding, self.solver.jacobian),
-                *(self.options.lband, self.options.uband),
-            )
-        except NoKey:
-            return self._trace(t0, t1, y0, certain=False)
-        found: Traced | None = _KNOWN_FUNCTIONS.get(
-            lambda: (kind, signature.values()),
-            lambda: self._trace_or_share(kind, signature, t0, t1, y0),
+        key = key_for(
+            "solve_ivp",
+            (self.fun, self.options.jac),
+            self.args,
+            *(y0.shape, self.vectorized, self.embedding, self.solver.jacobian),
+            *(self.options.lband, self.options.uband),
+        )
+        found: Traced | None = KNOWN.get(
+            key and key.exact,
+            lambda: self._trace_or_share(key, t0, t1, y0),
             lambda found: found is None or (not found.numbers.values and found.field.may_be_kept()),
         )
         return found and found._replace(
@@ -98,15 +89,13 @@ class UserFunction(NamedTuple):
         )
 
     def _trace_or_share(
-        self, kind: Any, signature: Signature, t0: float, t1: float, y0: np.ndarray
+        self, key: Key | None, t0: float, t1: float, y0: np.ndarray
     ) -> Traced | None:
         """Another function of the same code with the numbers of this one, or a new trace."""
-        shared: Shared = _KNOWN_CODE.get(lambda: kind, lambda: Shared(signature))
-
-        def lift(numbers: Numbers) -> Traced | None:
-            return self._trace(t0, t1, y0, numbers)
-
-        found = shared.get(signature, lift)
+        if key is None:
+            return self._trace(t0, t1, y0, certain=False)
+        shared: Shared = KNOWN.get(key.kind, lambda: Shared(key.signature))
+        found = shared.get(key.signature, lambda numbers: self._trace(t0, t1, y0, numbers))
         return found or self._trace(t0, t1, y0)
 
     def _trace(
@@ -221,10 +210,10 @@ class UserFunction(NamedTuple):
             else:
                 jac = jacobian(t0, y0)
             try:
-                return bind(function, *start, jac, diagonal=diagonal, name="fun")
+                return trace_field(function, *start, jac, diagonal=diagonal, name="fun")
             except Exception:  # NumPy or sparse code: automatic differentiation gives the same
                 logger.debug("jac cannot be traced: automatic differentiation is used instead.")
-        return bind(function, *start, None, diagonal=diagonal, name="fun")
+        return trace_field(function, *start, None, diagonal=diagonal, name="fun")
 
     def _jacobian(self) -> UserJacobian | None:
         """The user's Jacobian, where there is one and the solver uses it."""

@@ -22,6 +22,8 @@ from typing import Any
 import numpy as np
 
 from probode.programs.switches import Switches, Timed, Walk, multiples, within
+from probode.programs.tracing.rewrite import Rewriter
+from probode.programs.user_code import closure
 
 _MOST_CALLS, _ALONG = 256, 32
 _GOLDEN = 0.6180339887498949
@@ -44,7 +46,9 @@ class Clock:
         self._walk, self._arguments = Walk(min(t0, t1), max(t0, t1)), arguments
         self._function, self._noted, self._calls = function, set[Any](), 0
         self.evaluations = 0
-        self._watched = with_followed_math(function)
+        self._watched = Rewriter(
+            function, _stand_in, lambda array: array, builtins={"float": _number}
+        )(function)
         self._holds, self._start = True, t0
         self.met = False
         """Whether anything was done with ``t``."""
@@ -320,53 +324,17 @@ _RENAMED = {
 }
 
 
-def with_followed_math(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that calls ``math`` through :class:`_Math`, and ``float`` in such a way, too.
-
-    The one given is left as it is.
-    """
-    if isinstance(function, types.MethodType):
-        return types.MethodType(with_followed_math(function.__func__), function.__self__)
-    if isinstance(function, partial):
-        inner = with_followed_math(function.func)
-        return partial(inner, *function.args, **function.keywords)
-    if not isinstance(function, types.FunctionType):
-        return function
-    outside = function.__globals__
-    inside = {"float": _number, **outside}
-    for name, value in outside.items():
-        if value is math:
-            inside[name] = _Math()
-        elif isinstance(value, types.BuiltinFunctionType) and value.__module__ == "math":
-            inside[name] = _followed(value)
-        elif isinstance(value, types.FunctionType) and value.__globals__ is outside:
-            inside[name] = _copied(value, inside)
-    return _copied(function, inside)
-
-
 def _number(x: Any = 0.0) -> Any:
     """``float``, which leaves a time one."""
     return x if isinstance(x, Time) else float(x)
 
 
-def _copied(function: types.FunctionType, names: dict[str, Any]) -> types.FunctionType:
-    cells = tuple(_cell(cell, function.__globals__, names) for cell in function.__closure__ or ())
-    made = types.FunctionType(
-        function.__code__, names, function.__name__, function.__defaults__, cells or None
-    )
-    made.__kwdefaults__ = function.__kwdefaults__
-    return made
-
-
-def _cell(cell: Any, outside: dict[str, Any], names: dict[str, Any]) -> Any:
-    """Functions among a function's own variables are followed too."""
-    value = _contents(cell)
+def _stand_in(value: Any) -> Any | None:
+    """What passes on what a time remembers, in place of ``math`` and its functions."""
     if value is math:
-        return types.CellType(_Math())
-    plain = isinstance(value, types.FunctionType) and value.__closure__ is None
-    if plain and value.__globals__ is outside:
-        return types.CellType(_copied(value, names))
-    return cell
+        return _Math()
+    is_of_math = isinstance(value, types.BuiltinFunctionType) and value.__module__ == "math"
+    return _followed(value) if is_of_math else None
 
 
 _SWITCHING_NAMES = frozenset(
@@ -387,17 +355,10 @@ def branches(function: Any, depth: int = 3) -> bool:
     if _switching(code):
         return True
     outside = function.__globals__
-    cells = [_contents(cell) for cell in function.__closure__ or ()]
-    called = [outside.get(name) for name in code.co_names] + cells
+    inside = [value for _, _, value in closure(function)]
+    called = [outside.get(name) for name in code.co_names] + inside
     some = [value for value in called if isinstance(value, types.FunctionType)]
     return any(branches(value, depth - 1) for value in some if depth > 0)
-
-
-def _contents(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # not assigned yet
-        return None
 
 
 def _reads_its_first(function: Any) -> bool:

@@ -12,8 +12,16 @@ from jaxtyping import Array, Float
 from probode.base.jax_inside import Opaque
 from probode.base.precision import inside_trace, is_traced
 from probode.base.record import record, static
-from probode.programs.identity import Memory, key_of, key_of_arguments
-from probode.programs.program import Program, trace
+from probode.programs.memory import KNOWN, key_for
+from probode.programs.program import (
+    NEEDS_VALUES,
+    Program,
+    is_numeric,
+    is_whole,
+    of_data,
+    trace,
+    with_data,
+)
 
 DIAGONAL_LIMIT = 10_000
 """Above this dimension the diagonal of a Jacobian is not computed by d products."""
@@ -21,8 +29,6 @@ DIAGONAL_LIMIT = 10_000
 _PRODUCTS_AT_ONCE = 64
 
 _LARGEST_KEPT = 100_000
-_KNOWN_FIELDS = Memory(256)
-"""Vector fields that were traced before."""
 
 
 @record
@@ -123,9 +129,9 @@ class Field:
     def data_leaves(self, args: tuple[Any, ...]) -> list[int]:
         """Which leaves of the parameters are data: the others are part of the program."""
         leaves = list(enumerate(jax.tree.leaves(tuple(args))))
-        numbers = [i for i, leaf in leaves if _is_numeric(leaf)]
+        numbers = [i for i, leaf in leaves if is_numeric(leaf)]
         if len(numbers) != len(self.args):  # whole numbers are part of the program
-            numbers = [i for i, leaf in leaves if _is_numeric(leaf) and not _is_whole(leaf)]
+            numbers = [i for i, leaf in leaves if is_numeric(leaf) and not is_whole(leaf)]
         return numbers
 
     def user_jacobian(self, t: Array, y: Array) -> Array:
@@ -151,35 +157,31 @@ def bind(
     return just that. ``name`` is what messages call the vector field. With ``reads`` above one,
     ``y0`` holds that many arrays along its first axis, and the vector field takes them one by one.
     """
+
+    def traced() -> Field:
+        return trace_field(
+            vector_field, t0, y0, args, jac, diagonal=diagonal, name=name, reads=reads
+        )
+
     if is_traced(t0, y0) or not isinstance(args, tuple | list):
-        return _bind(vector_field, t0, y0, args, jac, diagonal, name, reads)
-    leaves, tree = jax.tree.flatten(tuple(args))
-    field = _KNOWN_FIELDS.get(
-        lambda: (
-            key_of(vector_field),
-            key_of(jac),
-            key_of_arguments(leaves),
-            tree,
-            y0.shape,
-            diagonal,
-            reads,
-        ),
-        lambda: _bind(vector_field, t0, y0, args, jac, diagonal, name, reads),
-        Field.may_be_kept,
-    )
+        return traced()
+    key = key_for("field", (vector_field, jac), args, y0.shape, diagonal, reads)
+    field: Field = KNOWN.get(key and key.exact, traced, Field.may_be_kept)
     return field.with_arguments(args)
 
 
-def _bind(
+def trace_field(
     vector_field: Callable[..., Any] | None,
     t0: Array,
     y0: Array,
     args: tuple[Any, ...],
     jac: Callable[..., Any] | Any | None,
+    *,
     diagonal: bool,
-    name: str,
-    reads: int,
+    name: str = "vector_field",
+    reads: int = 1,
 ) -> Field:
+    """The same, traced anew."""
     if not callable(vector_field):
         raise TypeError(
             f"{name} must be a function f(t, y, *args), got {type(vector_field).__name__}."
@@ -206,14 +208,11 @@ def _bind(
         data = [jnp.asarray(leaf) for leaf in leaves if is_data(leaf)]
 
         def trace_one(function: Callable[..., Any], check: Callable[[Any], Array]) -> Any:
-            def evaluate(t: Array, y: Array, *values: Any) -> Array:
-                rest = iter(values)
-                full = [next(rest) if is_data(leaf) else leaf for leaf in leaves]
+            def evaluate(t: Array, y: Array, *parameters: Any) -> Array:
                 given = [y] if reads == 1 else jnp.split(y, reads)
-                parts = [part.reshape(shape) for part in given]
-                return check(function(t, *parts, *jax.tree.unflatten(tree, full)))
+                return check(function(t, *(part.reshape(shape) for part in given), *parameters))
 
-            return _trace(evaluate, t0, y0.reshape(-1), data)
+            return _trace(of_data(evaluate, leaves, tree, is_data), t0, y0.reshape(-1), data)
 
         program, constants = trace_one(vector_field, check_value)
         if jac is None:
@@ -230,22 +229,8 @@ def _bind(
             f"it by d products is refused above d = {DIAGONAL_LIMIT}. Pass jac=, a function "
             "(t, y, *args) that returns the diagonal, or use EK0."
         )
-    try:
-        return trace_both(_is_numeric)
-    except _NEEDS_VALUES:
-        # A whole number or switch among the parameters may steer the function's control flow
-        # (range(n), if flag): then it is part of the program, not data.
-        if not any(_is_whole(leaf) for leaf in leaves):
-            raise
-        return trace_both(lambda leaf: _is_numeric(leaf) and not _is_whole(leaf))
-
-
-_NEEDS_VALUES = (
-    jax.errors.ConcretizationTypeError,
-    jax.errors.TracerArrayConversionError,
-    jax.errors.TracerIntegerConversionError,
-)
-"""Raised where a function wants to know a number that is not known while tracing."""
+    field: Field = with_data(leaves, trace_both)
+    return field
 
 
 def _matrix(jac: Any) -> np.ndarray:
@@ -257,24 +242,16 @@ def _matrix(jac: Any) -> np.ndarray:
         ) from None
 
 
-def _is_whole(leaf: Any) -> bool:
-    return isinstance(leaf, int | np.integer | np.bool_)
-
-
 def _trace(function: Callable[..., Array], t: Array, y: Array, data: list[Any]) -> Any:
     try:
         return trace(function, t, y, *data)
-    except _NEEDS_VALUES as error:
+    except NEEDS_VALUES as error:
         error.add_note(
             "probode.solve traces the vector field with JAX: write it with jax.numpy instead of "
             "numpy, and replace value-dependent branches by jnp.where or jax.lax.cond. "
             "probode.solve_ivp takes plain NumPy and Python functions as they are."
         )
         raise
-
-
-def _is_numeric(leaf: Any) -> bool:
-    return isinstance(leaf, bool | int | float | np.ndarray | np.generic | jax.Array)
 
 
 def _real(

@@ -15,10 +15,8 @@ that differ in numbers only may share a trace in which these are inputs.
 import dataclasses
 import functools
 import hashlib
-import threading
 import types
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
@@ -32,6 +30,7 @@ from probode.programs.user_code import (
     COPIED_MEMBERS,
     KEPT_MEMBERS,
     can_be_copied,
+    closure,
     generated_members,
     home,
     is_ours,
@@ -79,11 +78,6 @@ class Same:
         return value is not None and value is other._reference()
 
 
-def key_of(fun: Any) -> Hashable:
-    """A key that is equal for functions that compute the same; raises :class:`NoKey`."""
-    return _Keys(home(fun)).key(fun, 0)
-
-
 Place = tuple[int, Hashable]
 """Where a number stands: the id of a cell, dictionary, list or tuple, and the entry in it."""
 
@@ -104,13 +98,19 @@ class Signature(NamedTuple):
         return tuple(number_key(number) for number in self.numbers)
 
 
-def signature_of(*functions: Any) -> Signature:
-    """What ``functions`` (or ``None``) are, apart from numbers; raises :class:`NoKey`."""
+def signature_of(*functions: Any, within: str | None = None) -> Signature:
+    """What ``functions`` (or ``None``) are, apart from numbers; raises :class:`NoKey`.
+
+    ``within`` names the package whose code is the user's, if not that of each function.
+    """
     found = _Numbers({}, set())
-    structure = tuple(_Keys(home(fun), found).key(fun, 0) for fun in functions)
+    structure = tuple(
+        None if fun is None else _Keys(home(fun) if within is None else within, found).key(fun, 0)
+        for fun in functions
+    )
     free: dict[Place, Any] = {}
     fixed = []
-    for place, (_, value) in found.known.items():
+    for place, (_, value, _) in found.known.items():
         if place in found.fixed:
             fixed.append(number_key(value))
         else:
@@ -118,10 +118,19 @@ def signature_of(*functions: Any) -> Signature:
     return Signature((structure, tuple(fixed)), tuple(free), tuple(free.values()))
 
 
-class _Numbers(NamedTuple):
-    """Numbers by where they stand, and those that code reads which sees no replacement."""
+def key_of(fun: Any, within: str | None = None) -> Hashable:
+    """A key that is equal for functions that compute the same; raises :class:`NoKey`."""
+    signature = signature_of(fun, within=within)
+    return signature.structure, signature.values()
 
-    known: dict[Place, tuple[int, Any]]
+
+class _Numbers(NamedTuple):
+    """Numbers by where they stand, and those that code reads which sees no replacement.
+
+    With each comes its index, and its owner: one that is kept alive keeps its id.
+    """
+
+    known: dict[Place, tuple[int, Any, Any]]
     fixed: set[Place]
 
 
@@ -130,48 +139,8 @@ def number_key(number: Any) -> Hashable:
     return repr(number) if type(number) is float else _array(number)
 
 
-class Memory:
-    """What was computed for a key, the latest ``size`` of them.
-
-    Several threads may ask at once: what is computed meanwhile by another one is computed twice.
-    """
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._known: OrderedDict[Hashable, Any] = OrderedDict()
-        self._turn = threading.Lock()
-
-    def get(
-        self,
-        key: Callable[[], Hashable],
-        compute: Callable[[], Any],
-        keep: Callable[[Any], bool] = lambda value: True,
-    ) -> Any:
-        """The value for ``key()``, computed if it is new; without a key, computed each time.
-
-        ``keep`` says whether a value may be remembered.
-        """
-        try:
-            name = key()
-            with self._turn:
-                found = self._known.get(name, self)
-                if found is not self:
-                    self._known.move_to_end(name)
-                    return found
-        except (NoKey, TypeError):  # TypeError: something in the key cannot be hashed
-            return compute()
-        value = compute()
-        with self._turn:
-            if keep(value):
-                self._known[name] = value
-            while len(self._known) > self._size:
-                self._known.popitem(last=False)
-        return value
-
-
 def key_of_arguments(leaves: list[Any]) -> Hashable:
     """Numbers and arrays by their type, all else (whole numbers too: they may steer) by value."""
-    keys = _Keys("")
     described: list[Hashable] = []
     for leaf in leaves:
         if is_tracer(leaf):
@@ -181,18 +150,18 @@ def key_of_arguments(leaves: list[Any]) -> Hashable:
         elif isinstance(leaf, np.ndarray | np.generic | jax.Array) and leaf.dtype.kind in "fc":
             described.append((type(leaf), leaf.dtype, leaf.shape))
         else:
-            described.append(keys.key(leaf, 0))
+            described.append(key_of(leaf, within=""))
     return tuple(described)
 
 
 class _Keys:
-    """Keys of values; with ``numbers``, these are collected there and left out of the keys.
+    """Keys of values; ``numbers`` are collected there and left out of the keys.
 
     What ``tracing.rewrite`` copies is where numbers can be replaced: functions, methods, partials,
     lists, tuples, dictionaries and objects of plain classes.
     """
 
-    def __init__(self, home: str, numbers: _Numbers | None = None) -> None:
+    def __init__(self, home: str, numbers: _Numbers) -> None:
         self._home = home
         self._numbers = numbers
         self._is_fixed = False
@@ -250,12 +219,12 @@ class _Keys:
 
     def _entry(self, owner: Any, slot: Hashable, value: Any, depth: int) -> Hashable:
         """What stands in a place; a number counts by its type where it can be replaced."""
-        if self._numbers is None or not is_number(value):
+        if not is_number(value):
             return self.key(value, depth)
         place, known = (id(owner), slot), self._numbers.known
         if self._is_fixed:
             self._numbers.fixed.add(place)
-        index, _ = known.setdefault(place, (len(known), value))
+        index = known.setdefault(place, (len(known), value, owner))[0]
         kind = float if type(value) is float else (type(value), value.shape)
         return ("number", index, kind)
 
@@ -289,16 +258,13 @@ class _Keys:
         ours = is_ours(function.__module__)  # whose globals stay as they are
         if not ours and trust(function) is not Trust.KNOWN:
             raise NoKey
-        cells = []
-        for cell in function.__closure__ or ():
-            try:
-                cells.append(self._variable(cell, None, cell.cell_contents, depth))
-            except ValueError:  # not assigned yet
-                cells.append(None)
         namespace = function.__globals__
         return (
             function.__code__,
-            tuple(cells),
+            tuple(
+                (name, self._variable(cell, None, value, depth))
+                for name, cell, value in closure(function)
+            ),
             tuple(
                 (name, self._variable(namespace, name, namespace[name], depth))
                 for name in reads(function.__code__).names

@@ -9,7 +9,7 @@ and so do exponents that have not changed: ``y**2.0`` is more than a power in ge
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from probode.base.jax_inside import Unreadable, is_literal, operation, programs_in, reading
+from probode.base.jax_inside import Closed, Unreadable, operation, programs_in, reading, walk
 from probode.programs.field import Field
 from probode.programs.identity import Signature
 from probode.programs.tracing import Numbers
@@ -96,26 +96,18 @@ def _exponents(field: Field, count: int) -> set[int]:
     """Which of the last ``count`` inputs enter an exponent."""
     found: set[int] = set()
 
-    def follow(jaxpr: Any, entering: list[set[int]]) -> list[set[int]]:
-        """Which of them the results depend on."""
-        reached = dict(zip((*jaxpr.constvars, *jaxpr.invars), entering, strict=True))
+    def apply(equation: Any, read: list[set[int]]) -> list[set[int]]:
+        if operation(equation) == "pow":
+            found.update(read[1])
+        return [set().union(*read)] * len(equation.outvars)
 
-        def behind(atom: Any) -> set[int]:
-            return set() if is_literal(atom) else reached[atom]
+    def enter(equation: Any) -> Closed | None:
+        inner = programs_in(equation.params)
+        if len(inner) != 1 or inner[0].jaxpr.constvars:
+            return None
+        return inner[0] if len(inner[0].jaxpr.invars) == len(equation.invars) else None
 
-        for equation in jaxpr.eqns:
-            read = [behind(atom) for atom in equation.invars]
-            if operation(equation) == "pow":
-                found.update(read[1])
-            inner = [program.jaxpr for program in programs_in(equation.params)]
-            if len(inner) == 1 and len(inner[0].invars) == len(read) and not inner[0].constvars:
-                results = follow(inner[0], read)
-            else:
-                results = [set().union(*read)] * len(equation.outvars)
-            reached.update(zip(equation.outvars, results, strict=True))
-        return [behind(atom) for atom in jaxpr.outvars]
-
-    jaxpr = field.program.closed(field.constants).jaxpr
-    before = len(jaxpr.constvars) + len(jaxpr.invars) - count
-    follow(jaxpr, [set() for _ in range(before)] + [{k} for k in range(count)])
+    jaxpr = field.program.jaxpr
+    inputs = [set[int]() for _ in jaxpr.invars[count:]] + [{k} for k in range(count)]
+    walk(jaxpr, field.constants, inputs, lambda *_: set[int](), apply, enter)
     return found

@@ -20,6 +20,7 @@ from probode.base.jax_inside import (
     Jaxpr,
     Opaque,
     Unreadable,
+    equations,
     is_literal,
     kind,
     library_calls,
@@ -27,6 +28,8 @@ from probode.base.jax_inside import (
     program_of,
     programs_in,
     reading,
+    those,
+    walk,
 )
 from probode.base.precision import is_traced
 
@@ -61,13 +64,8 @@ class Program:
 
     def operations(self) -> set[str]:
         """Names of the operations in the program; raises :class:`Unreadable`."""
-        found, waiting = set(), [self.jaxpr]
         with reading("programs with operations", "any of them may be there"):
-            while waiting:
-                for equation in waiting.pop().eqns:
-                    found.add(operation(equation))
-                    waiting += [inner.jaxpr for inner in programs_in(equation.params)]
-        return found
+            return set(map(operation, equations(self.jaxpr)))
 
     def closed(self, constants: Sequence[Any]) -> Closed:
         """The program with what it closes over."""
@@ -89,6 +87,51 @@ def trace(function: Callable[..., Any], *inputs: Any) -> tuple[Program, tuple[An
             for constant in closed.consts
         )
     return Program(closed.jaxpr), constants
+
+
+def with_data(leaves: Sequence[Any], attempt: Callable[[Callable[[Any], bool]], Any]) -> Any:
+    """``attempt(is_data)`` with all numbers among parameters as data, if that works.
+
+    A whole number or switch may steer a function's control flow (``range(n)``, ``if flag``): then
+    all of these are part of the program, not data.
+    """
+    try:
+        return attempt(is_numeric)
+    except NEEDS_VALUES:
+        if not any(map(is_whole, leaves)):
+            raise
+        return attempt(lambda leaf: is_numeric(leaf) and not is_whole(leaf))
+
+
+NEEDS_VALUES = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
+"""Raised where a function wants to know a number that is not known while tracing."""
+
+
+def is_numeric(leaf: Any) -> bool:
+    """Whether a parameter can be data."""
+    return isinstance(leaf, bool | int | float | np.ndarray | np.generic | jax.Array)
+
+
+def is_whole(leaf: Any) -> bool:
+    """Whether a parameter may steer."""
+    return isinstance(leaf, int | np.integer | np.bool_)
+
+
+def of_data(
+    function: Callable[..., Any], leaves: Sequence[Any], tree: Any, is_data: Callable[[Any], bool]
+) -> Callable[..., Any]:
+    """``function(t, y, *parameters)`` as one of ``t``, ``y`` and those parameters that are data."""
+
+    def evaluate(t: Any, y: Any, *values: Any) -> Any:
+        rest = iter(values)
+        full = [next(rest) if is_data(leaf) else leaf for leaf in leaves]
+        return function(t, y, *jax.tree.unflatten(tree, full))
+
+    return evaluate
 
 
 def alike(one: Jaxpr, other: Jaxpr) -> bool:
@@ -229,38 +272,23 @@ def timing(program: Program) -> Timing:
 
 
 def _timing(program: Program) -> Timing:
-    found = [False]
+    jaxpr, found = program.jaxpr, False
 
-    def walk(jaxpr: Any, given: list[tuple[bool, bool]]) -> list[tuple[bool, bool]]:
-        of: dict[Any, tuple[bool, bool]] = dict(zip(jaxpr.invars, given, strict=True))
+    def apply(equation: Any, operands: list[tuple[bool, bool]]) -> list[tuple[bool, bool]]:
+        nonlocal found
+        timed, stated = (any(x[i] for x in operands) for i in (0, 1))
+        switching = operation(equation) in _SWITCHING_OR_LOOPS and not keeps_fractions(equation)
+        found |= timed and not stated and switching
+        return [(timed, stated)] * len(equation.outvars)
 
-        def flags(atom: Any) -> tuple[bool, bool]:
-            return _NEITHER if is_literal(atom) else of.get(atom, _NEITHER)
-
-        for equation in jaxpr.eqns:
-            operands = [flags(atom) for atom in equation.invars]
-            timed, stated = (any(x[i] for x in operands) for i in (0, 1))
-            inner = called_program(equation)
-            if inner is not None:
-                results = walk(inner.jaxpr, operands)
-            else:
-                name = operation(equation)
-                switching = name in (*SWITCHING, *_LOOPS) and not keeps_fractions(equation)
-                found[0] |= timed and not stated and switching
-                results = [(timed, stated)] * len(equation.outvars)
-            of.update(zip(equation.outvars, results, strict=True))
-        return [flags(atom) for atom in jaxpr.outvars]
-
-    inputs = program.jaxpr.invars
-    out = walk(program.jaxpr, [(True, False), (False, True), *[_NEITHER] * (len(inputs) - 2)])
-    return Timing(any(timed for timed, _ in out), found[0])
+    neither = (False, False)
+    inputs = [(True, False), (False, True), *[neither] * (len(jaxpr.invars) - 2)]
+    out = walk(jaxpr, [None] * len(jaxpr.constvars), inputs, lambda *_: neither, apply)
+    return Timing(any(timed for timed, _ in out), found)
 
 
-_NEITHER = (False, False)
-_LOOPS = ("scan", "while")
-COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne", "lt_to", "le_to")
-LEVELS = ("floor", "ceil", "round", "rem", "convert_element_type")
-SWITCHING = (*COMPARISONS, *LEVELS, "max", "min", "abs", "sign", "clamp")
+SWITCHING = those("compares", "levels", "bends")
+_SWITCHING_OR_LOOPS = SWITCHING | those("loop")
 
 
 def keeps_fractions(equation: Any) -> bool:
@@ -269,12 +297,3 @@ def keeps_fractions(equation: Any) -> bool:
         return False
     before, after = kind(equation.invars[0])[1], equation.params["new_dtype"]
     return not (np.issubdtype(before, np.floating) and np.issubdtype(after, np.integer))
-
-
-def called_program(equation: Any) -> Any:
-    """The program that an equation calls, if that is all it does."""
-    for name in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
-        inner = program_of(equation.params.get(name))
-        if inner is not None and operation(equation) not in _LOOPS:
-            return inner if len(inner.jaxpr.invars) == len(equation.invars) else None
-    return None

@@ -12,6 +12,8 @@ import types
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from probode.programs.user_code import closure
+
 _PURE = frozenset(
     (
         *("abc", "bisect", "builtins", "cmath", "collections", "contextlib", "copy"),
@@ -115,18 +117,15 @@ def trust(function: types.FunctionType) -> Trust:
     """
     found = reads(function.__code__)
     namespace = function.__globals__
-    free = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    free = {name: value for name, _, value in closure(function)}
     worst = Trust.KNOWN
     for name in found.imports:
         worst = max(worst, _module(name))
         if not (_READING | _ACTING).isdisjoint(found.attributes):
             worst = max(worst, Trust.UNKNOWN)
     for root, *attributes in found.chains:
-        if root in free:
-            try:
-                value = free[root].cell_contents
-            except ValueError:  # not assigned yet
-                continue
+        if root in function.__code__.co_freevars:
+            value = free.get(root)
         else:
             value = namespace.get(root)
             if value is None and root not in namespace:

@@ -16,16 +16,16 @@ import numpy as np
 
 from probode.base import jax_inside
 from probode.base.jax_inside import (
-    WITH_RULES,
     Closed,
     Jaxpr,
     Unreadable,
-    is_literal,
     kind,
     operation,
     operations,
     program_of,
     reading,
+    those,
+    walk,
 )
 from probode.base.precision import double_precision
 from probode.programs.field import Field
@@ -216,13 +216,17 @@ def listing(jaxpr: Jaxpr) -> Listed:
 
 
 def _listing(jaxpr: Jaxpr) -> Listed:
-    writer = _Writer()
-    inputs = (*jaxpr.constvars, *jaxpr.invars)
-    places = writer.take(len(inputs))
-    outputs = writer.write(jaxpr, places)
-    variables = tuple(map(Variable.of, inputs))
-    operations = tuple(writer.operations)
-    return Listed(len(jaxpr.constvars), variables, operations, tuple(outputs), writer.has_rules)
+    writer, count = _Writer(), len(jaxpr.constvars)
+    variables = (*jaxpr.constvars, *jaxpr.invars)
+    places = writer.take(len(variables))
+    own = set(map(id, jaxpr.constvars))  # literals have no hash
+
+    def known(value: Any, variable: Any) -> Any:
+        return value if id(variable) in own else Known(np.asarray(value), Variable.of(variable))
+
+    outputs = walk(jaxpr, places[:count], places[count:], known, writer.write, writer.enter)
+    described = tuple(map(Variable.of, variables))
+    return Listed(count, described, tuple(writer.operations), tuple(outputs), writer.has_rules)
 
 
 class _Writer:
@@ -235,36 +239,19 @@ class _Writer:
         self._free += count
         return tuple(range(self._free - count, self._free))
 
-    def write(self, jaxpr: Any, inputs: Sequence[Any]) -> list[Any]:
-        """List the operations on these inputs; returns what the outputs are."""
-        where = dict(zip((*jaxpr.constvars, *jaxpr.invars), inputs, strict=True))
+    def write(self, equation: Any, operands: list[Any]) -> Sequence[int]:
+        """List an operation; returns the places of its results."""
+        name, places = operation(equation), self.take(len(equation.outvars))
+        settings = {key: self._setting(name, x) for key, x in equation.params.items()}
+        if operations().get(name) is not equation.primitive or equation.effects:
+            raise NotStorable(f"it has the operation {name!r}")
+        self.operations.append(Operation(name, tuple(operands), settings, places))
+        return places
 
-        def read(atom: Any) -> Any:
-            if is_literal(atom):
-                return Known(np.asarray(atom.val), Variable.of(atom))
-            return where[atom]
-
-        for equation in jaxpr.eqns:
-            name, operands = operation(equation), tuple(map(read, equation.invars))
-            called = jax_inside.called(equation)
-            if called is not None:
-                self.has_rules |= name in WITH_RULES
-                results: Sequence[Any] = self._call(called, operands)
-            else:
-                results = self.take(len(equation.outvars))
-                settings = {key: self._setting(name, x) for key, x in equation.params.items()}
-                if operations().get(name) is not equation.primitive or equation.effects:
-                    raise NotStorable(f"it has the operation {name!r}")
-                self.operations.append(Operation(name, operands, settings, tuple(results)))
-            where.update(zip(equation.outvars, results, strict=True))
-        return [read(atom) for atom in jaxpr.outvars]
-
-    def _call(self, called: Closed, operands: tuple[Any, ...]) -> list[Any]:
-        held = [
-            Known(np.asarray(x), Variable.of(v))
-            for x, v in zip(called.consts, called.jaxpr.constvars, strict=False)
-        ]
-        return self.write(called.jaxpr, [*held, *operands])
+    def enter(self, equation: Any) -> Closed | None:
+        """Calls are written out, without derivative rules that come with them."""
+        self.has_rules |= operation(equation) in those("rules")
+        return jax_inside.called(equation)
 
     def _setting(self, name: str, value: Any) -> Any:
         program = program_of(value)

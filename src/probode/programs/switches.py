@@ -22,17 +22,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from probode.base.jax_inside import Unreadable, apply, is_literal, kind, operation, reading
-from probode.programs.field import Field
-from probode.programs.program import (
-    COMPARISONS,
-    LEVELS,
-    SWITCHING,
-    called_program,
-    keeps_fractions,
-    timing,
+from probode.base.jax_inside import (
+    IN_NUMPY,
+    Closed,
+    Unreadable,
+    apply,
+    called,
+    kind,
+    operation,
+    reading,
+    those,
+    walk,
 )
-from probode.programs.tracing.evaluate import ENTRYWISE, OPERATIONS
+from probode.programs.field import Field
+from probode.programs.program import SWITCHING, keeps_fractions, timing
 
 _MOST = 10_000
 """Switches of one function: above it is as good as continuous, to be looked at in other ways."""
@@ -95,8 +98,7 @@ def switches(field: Field, t0: float, t1: float) -> Switches:
     kind = timing(field.program)
     if not kind.switches or not np.isfinite(t1):
         return Switches(kind.depends, NONE, NONE)
-    walk = Walk(min(t0, t1), max(t0, t1))
-    known = [_Known(value) for value in field.constants]
+    found = Walk(min(t0, t1), max(t0, t1))
     arguments = [_Known(value) for value in field.args]
     inputs = [Timed(lambda t: t, linear=True), _STATE, *arguments]
     try:
@@ -104,10 +106,10 @@ def switches(field: Field, t0: float, t1: float) -> Switches:
             np.errstate(all="ignore"),
             reading("programs with switches in time", "steps do not stop at them"),
         ):
-            walk.run(field.program.jaxpr, known, inputs)
+            found.run(field.program.jaxpr, field.constants, inputs)
     except Unreadable:
         pass  # those that were found
-    return walk.found()
+    return found.found()
 
 
 class _Known:
@@ -166,42 +168,33 @@ class Walk:
         ends = [any(abs(t - end) <= near for t in self.times) for end in (self.low, self.high)]
         return Switches(True, times, tables, self.unresolved, finely, (ends[0], ends[1]))
 
-    def run(self, jaxpr: Any, constants: list[Any], inputs: list[Any]) -> list[Any]:
+    def run(self, jaxpr: Any, constants: Sequence[Any], inputs: list[Any]) -> list[Any]:
         """The results of a program."""
-        values: dict[Any, Any] = dict(zip(jaxpr.constvars, constants, strict=True))
-        values.update(zip(jaxpr.invars, inputs, strict=True))
-
-        def read(atom: Any) -> Any:
-            return _Known(atom.val) if is_literal(atom) else values[atom]
-
-        for equation in jaxpr.eqns:
-            operands = [read(atom) for atom in equation.invars]
-            values.update(zip(equation.outvars, self._apply(equation, operands), strict=True))
-        return [read(atom) for atom in jaxpr.outvars]
+        return walk(jaxpr, constants, inputs, lambda value, _: _Known(value), self._apply, _entered)
 
     def _apply(self, equation: Any, operands: list[Any]) -> list[Any]:
-        count, name = len(equation.outvars), operation(equation)
-        inner = called_program(equation)
-        if equation.params.get("name") == "searchsorted" and isinstance(operands[1], Timed):
-            if isinstance(operands[0], _Known) and operands[1].linear:
-                self.cross(
-                    operands[1], lambda low, high: within(operands[0].value, low, high), True
-                )
+        count, inner = len(equation.outvars), called(equation)
+        if inner is not None:  # a search
+            table, x = operands[:2]
+            if not isinstance(x, Timed):
+                return self.run(*inner, operands)
+            if isinstance(table, _Known) and x.linear:
+                self.cross(x, lambda low, high: within(table.value, low, high), True)
             return [Timed(None)] * count
-        if inner is not None:
-            return self.run(inner.jaxpr, [_Known(c) for c in inner.consts], operands)
         if all(isinstance(x, _Known) for x in operands):
             return _computed_later(equation, operands)
         if any(x is _STATE for x in operands):
             return [_STATE] * count
+        name = operation(equation)
         self._note(name, equation, operands)
         return [self._result(name, equation, operands)] * count
 
     def _result(self, name: str, equation: Any, operands: list[Any]) -> Timed:
         """An operation on functions of time."""
-        rule = _TAKING_ALL_TIMES.get(name) or (OPERATIONS[name] if name in ENTRYWISE else None)
+        entrywise, of_axes = name in _ENTRYWISE, name in _OF_AXES
+        rule = _ORDER.get(name) or IN_NUMPY.get(name)
         unknown = any(isinstance(x, Timed) and x.at is None for x in operands)
-        if rule is None or unknown:
+        if rule is None or unknown or not (entrywise or of_axes):
             return Timed(None)
         shapes = [kind(atom)[0] for atom in equation.invars]
         rank = max(map(len, shapes))
@@ -211,10 +204,13 @@ class Walk:
             for x, shape in zip(operands, shapes, strict=True):
                 value = _at(x, t)
                 value = np.reshape(value, (value.shape[0], *shape))
-                if name not in _OF_AXES:  # a number goes with all entries of an array
+                if of_axes:
+                    value = np.broadcast_to(value, (len(t), *shape))
+                else:  # a number goes with all entries of an array
                     value = value.reshape(value.shape[0], *[1] * (rank - len(shape)), *shape)
                 rows.append(value)
-            result: np.ndarray = rule(equation.params, *rows)
+            params = _with_times(equation.params, len(t)) if of_axes else equation.params
+            result: np.ndarray = rule(params, *rows)
             return result
 
         moving = [x for x in operands if isinstance(x, Timed)]
@@ -238,7 +234,7 @@ class Walk:
                 self.cross(self._difference(equation, x, bound), zero)
         elif name in ("abs", "sign"):
             self.cross(operands[0], zero)
-        elif name in LEVELS:
+        elif name in _LEVELS:
             unit, shift = 1.0, 0.5 if name == "round" else 0.0
             if name == "rem":
                 if not isinstance(operands[1], _Known) or operands[1].value.size != 1:
@@ -323,7 +319,7 @@ def _computed_later(equation: Any, operands: list[_Known]) -> list[_Known]:
     @lru_cache(maxsize=1)
     def results() -> list[Any]:
         values = [x.value for x in operands]
-        rule = OPERATIONS.get(operation(equation))
+        rule = IN_NUMPY.get(operation(equation))
         if rule is None or len(equation.outvars) > 1:
             return apply(equation, values)
         return [rule(equation.params, *values)]  # JAX would compile each kind of operation
@@ -362,63 +358,42 @@ def multiples(unit: float, shift: float, low: float, high: float) -> np.ndarray:
     return unit * (first + np.arange(min(last - first + 1, _MOST)) + shift)
 
 
-def _broadcast(params: Any, x: np.ndarray) -> np.ndarray:
-    shape = [1] * len(params["shape"])
-    for axis, place in enumerate(params["broadcast_dimensions"]):
-        shape[place] = x.shape[axis + 1]
-    return np.broadcast_to(x.reshape(x.shape[0], *shape), (x.shape[0], *params["shape"]))
+def _entered(equation: Any) -> Closed | None:
+    return None if equation.params.get("name") == "searchsorted" else called(equation)
 
 
-def _join(params: Any, *xs: np.ndarray) -> np.ndarray:
-    rows = max(x.shape[0] for x in xs)
-    full = [np.broadcast_to(x, (rows, *x.shape[1:])) for x in xs]
-    return np.concatenate(full, axis=params["dimension"] + 1)
+def _with_times(params: dict[str, Any], count: int) -> dict[str, Any]:
+    """The parameters of an operation, for arrays with one axis more in front: that of the times."""
+    further = {
+        **{key: lambda axis: axis + 1 for key in ("axis", "dimension")},
+        **{key: lambda axes: tuple(axis + 1 for axis in axes) for key in ("axes", "dimensions")},
+        "broadcast_dimensions": lambda axes: (0, *(axis + 1 for axis in axes)),
+        **{key: lambda sizes: (count, *sizes) for key in ("shape", "new_sizes", "limit_indices")},
+        "start_indices": lambda starts: (0, *starts),
+        "strides": lambda strides: (1, *strides),
+    }
+    return {
+        key: further[key](value) if key in further and value is not None else value
+        for key, value in params.items()
+    }
 
 
-def _stack(params: Any, *xs: np.ndarray) -> np.ndarray:
-    return np.stack(np.broadcast_arrays(*xs), axis=params["axis"] + 1)
-
-
-def _slice(params: Any, x: np.ndarray) -> np.ndarray:
-    strides = params["strides"] or [1] * (x.ndim - 1)
-    limits = zip(params["start_indices"], params["limit_indices"], strides, strict=True)
-    return x[(slice(None), *(slice(*limit) for limit in limits))]
-
-
-def _select(params: Any, which: np.ndarray, *cases: np.ndarray) -> np.ndarray:
-    return np.choose(which.astype(int), np.broadcast_arrays(*cases))
-
-
-def _axes(params: Any) -> tuple[int, ...]:
-    return tuple(axis + 1 for axis in params["axes"])
-
-
-_TAKING_ALL_TIMES: dict[str, Callable[..., np.ndarray]] = {
-    "broadcast_in_dim": _broadcast,
-    "concatenate": _join,
-    "stack": _stack,
-    "slice": _slice,
-    "select_n": _select,
-    "lt_to": lambda params, a, b: a < b,
-    "le_to": lambda params, a, b: a <= b,
-    "reshape": lambda params, x: x.reshape(x.shape[0], *params["new_sizes"]),
-    "squeeze": lambda params, x: np.squeeze(x, tuple(a + 1 for a in params["dimensions"])),
-    "expand_dims": lambda params, x: np.expand_dims(x, tuple(a + 1 for a in params["dimensions"])),
-    "reduce_sum": lambda params, x: np.sum(x, axis=_axes(params)),
-    "reduce_or": lambda params, x: np.any(x, axis=_axes(params)),
-    "reduce_and": lambda params, x: np.all(x, axis=_axes(params)),
-}
-"""Operations that know of axes, for arrays with one axis more in front: that of the times."""
-
-_OF_AXES = frozenset(_TAKING_ALL_TIMES) - {"select_n", "lt_to", "le_to"}
-
-_LINEAR = frozenset(
+_OF_AXES = frozenset(
     (
-        *("add", "sub", "neg", "copy", "copy_p", "stop_gradient", "convert_element_type"),
-        *("select_n", "broadcast_in_dim", "concatenate", "stack", "slice", "reshape", "squeeze"),
-        *("expand_dims", "reduce_sum", "reduce_or", "reduce_and", "and", "or", "xor", "not"),
-        *COMPARISONS,
-        *("max", "min", "abs", "sign", "clamp", "floor", "ceil", "round", "rem"),
+        *("broadcast_in_dim", "concatenate", "copy", "copy_p", "expand_dims", "reduce_and"),
+        *("reduce_or", "reduce_sum", "reshape", "slice", "squeeze", "stack"),
     )
 )
+"""Operations that know of axes, and do the same for all times."""
+
+_ORDER: dict[str, Callable[..., np.ndarray]] = {
+    "lt_to": lambda params, a, b: a < b,
+    "le_to": lambda params, a, b: a <= b,
+}
+"""As :func:`jax.lax.sort` compares, for which numbers that are none count too."""
+
+_ENTRYWISE = those("entrywise") | _ORDER.keys()
+_LEVELS = those("levels")
+
+_LINEAR = SWITCHING | those("moving", "linear", "logical") | {"stop_gradient"}
 """Piecewise linear results of piecewise linear operands, once their switches are noted."""

@@ -33,7 +33,9 @@ from probode.base.jax_inside import (
     is_literal,
     operation,
     reading,
+    those,
     trace,
+    walk,
 )
 
 
@@ -131,20 +133,11 @@ class _Expansion:
 
     def run(self, closed: Closed, inputs: Sequence[Series]) -> list[Series]:
         """The results of a program."""
-        known: dict[Any, Series] = {}
+        return walk(*closed, inputs, self._known, self._once, _entered)
 
-        def read(atom: Any) -> Series:
-            return self._literal(atom.val) if is_literal(atom) else known[atom]
-
-        constants = [Series(value, [value]) for value in closed.consts]
-        known.update(zip(closed.jaxpr.constvars, constants, strict=True))
-        known.update(zip(closed.jaxpr.invars, inputs, strict=True))
-        for equation in closed.jaxpr.eqns:
-            results = self._once(equation, [read(atom) for atom in equation.invars])
-            known.update(zip(equation.outvars, results, strict=True))
-        return [read(atom) for atom in closed.jaxpr.outvars]
-
-    def _literal(self, value: Any) -> Series:
+    def _known(self, value: Any, variable: Any) -> Series:
+        if not is_literal(variable):
+            return Series(value, [value])
         array = np.asarray(value)
         key = (array.shape, array.dtype, array.tobytes(), jax.typeof(value).weak_type)
         return self._literals.setdefault(key, Series(value, [value]))
@@ -162,10 +155,6 @@ class _Expansion:
         return self._done[key][0]
 
     def _apply(self, equation: Any, operands: list[Series]) -> list[Series]:
-        # A rule for forward mode says how series go on, one for reverse mode does not.
-        inner = called(equation, but=("custom_jvp_call",))
-        if inner is not None:
-            return self.run(inner, operands)
         name = operation(equation)
         first = apply(equation, [x.instantiated(0) for x in operands])
         results = [Series(value, [value]) for value in first]
@@ -279,13 +268,9 @@ def _bind(equation: Any, values: Sequence[Any]) -> list[Any]:
     return bind(equation.primitive, values, equation.params)
 
 
-_BILINEAR = {"mul", "dot_general", "conv_general_dilated"}
+def _entered(equation: Any) -> Closed | None:
+    # A rule for forward mode says how series go on, one for reverse mode does not.
+    return None if operation(equation) == "custom_jvp_call" else called(equation)
 
-_LINEAR = {
-    *("add", "add_any", "sub", "neg", "real", "imag", "conj", "complex", "copy", "copy_p"),
-    *("convert_element_type", "reduce_precision", "reduce_sum", "cumsum", "reduce_window_sum"),
-    *("broadcast_in_dim", "reshape", "squeeze", "transpose", "rev", "concatenate", "pad", "fft"),
-    *("slice", "dynamic_slice", "dynamic_update_slice", "gather", "scatter", "scatter-add"),
-    *("select_n", "split", "stack", "unstack"),
-}
-"""Linear in all their operands that are not whole numbers or truth values."""
+
+_LINEAR, _BILINEAR = those("moving", "linear"), those("bilinear")

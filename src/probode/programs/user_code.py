@@ -19,6 +19,18 @@ def global_names(code: types.CodeType) -> Iterator[str]:
             yield from global_names(constant)
 
 
+def closure(function: types.FunctionType) -> list[tuple[str, types.CellType, Any]]:
+    """Names, cells and values of what a function closes over, as far as it is assigned yet."""
+    found = []
+    if function.__closure__ is not None:
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__, strict=True):
+            try:
+                found.append((name, cell, cell.cell_contents))
+            except ValueError:
+                continue
+    return found
+
+
 def package(module: str | None) -> str:
     """The top level of a module's name; empty where it is not a string, as for some types."""
     return module.partition(".")[0] if isinstance(module, str) else ""
@@ -69,7 +81,7 @@ def home(fun: Any) -> str:
     if isinstance(fun, functools.partial):
         inside = [fun.func]
     elif name == _OURS and isinstance(fun, types.FunctionType):
-        inside = [cell.cell_contents for cell in fun.__closure__ or ()]
+        inside = [value for _, _, value in closure(fun)]
     return next((home(item) for item in inside if callable(item)), name)
 
 

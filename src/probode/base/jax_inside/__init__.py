@@ -27,7 +27,8 @@ Programs are read as in JAX's tutorial on interpreters of them: ``jaxpr.eqns``, 
 ``outvars``, ``constvars``; ``equation.primitive``, ``params``; ``variable.aval``; ``literal.val``.
 :func:`readable` tries that once. Whoever looks into a program does so within :func:`reading`, and
 asks :func:`operation` for the name of an operation: one with parameters that were not there when
-its rules were written has another name, for which nobody has a rule.
+its rules were written has another name, for which nobody has a rule. What is known of operations is
+in one table (``known``), and :func:`those` of it that a walker has rules for are asked by kind.
 """
 
 from probode.base.jax_inside.compiling import (
@@ -40,7 +41,7 @@ from probode.base.jax_inside.compiling import (
     new_operation,
     pallas,
 )
-from probode.base.jax_inside.known import WITH_RULES
+from probode.base.jax_inside.known import IN_NUMPY, those
 from probode.base.jax_inside.loans import said, say
 from probode.base.jax_inside.programs import (
     Closed,
@@ -48,6 +49,7 @@ from probode.base.jax_inside.programs import (
     Opaque,
     Unreadable,
     called,
+    equations,
     is_literal,
     kind,
     library_calls,
@@ -58,6 +60,7 @@ from probode.base.jax_inside.programs import (
     readable,
     reading,
     trace,
+    walk,
 )
 from probode.base.jax_inside.running import apply, bind, rule_of_jvp, run, with_constants
 from probode.base.jax_inside.values import (
@@ -70,9 +73,9 @@ from probode.base.jax_inside.values import (
 
 __all__ = [
     "FAST_COMPILATION",
+    "IN_NUMPY",
     "LESS_OPTIMISATION",
     "REFUSALS",
-    "WITH_RULES",
     "Closed",
     "Jaxpr",
     "Opaque",
@@ -82,6 +85,7 @@ __all__ = [
     "cache_folder",
     "called",
     "double_precision",
+    "equations",
     "evaluates_eagerly",
     "in_one_piece",
     "is_literal",
@@ -102,7 +106,9 @@ __all__ = [
     "run",
     "said",
     "say",
+    "those",
     "trace",
     "unknown_value",
+    "walk",
     "with_constants",
 ]

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from probode.base.jax_inside.known import CALLS, COME_AND_GO, HARMLESS, LIBRARY_CALLS, PARAMETERS
+from probode.base.jax_inside.known import CALLS, HARMLESS, PARAMETERS, those
 from probode.base.jax_inside.loans import borrowed, say
 
 Jaxpr = Any
@@ -86,7 +86,7 @@ def readable() -> bool:
             "functions are compiled anew for each solve, evaluated by XLA step by step, and steps "
             "do not stop at their switches in time",
         )
-    gone = {"jit", "custom_jvp_call", *PARAMETERS} - COME_AND_GO - operations().keys()
+    gone = {"jit", "custom_jvp_call", *PARAMETERS} - those("optional") - operations().keys()
     if gone and operations():
         listed = ", ".join(sorted(gone))
         say(f"the operations {listed}", "what is there instead is evaluated by XLA")
@@ -152,7 +152,7 @@ def operation(equation: Any) -> str:
 def library_calls() -> frozenset[str]:
     """Names of decompositions and transforms, which libraries do: documented as functions only."""
     own = [value for name, value in vars(jax.lax.linalg).items() if name.endswith("_p")]
-    return frozenset(LIBRARY_CALLS) | {getattr(primitive, "name", "") for primitive in own}
+    return those("library") | {getattr(primitive, "name", "") for primitive in own}
 
 
 def program_of(value: Any) -> Closed | None:
@@ -168,12 +168,52 @@ def programs_in(params: dict[str, Any]) -> list[Closed]:
     return [found for found in map(program_of, values) if found is not None]
 
 
-def called(equation: Any, but: Sequence[str] = ()) -> Closed | None:
-    """The program that an equation calls, if that is all it does.
-
-    ``but`` names those whose derivative rules matter to who asks.
-    """
+def called(equation: Any) -> Closed | None:
+    """The program that an equation calls, if that is all it does."""
     name = operation(equation)
-    if name not in CALLS or name in but:
-        return None
-    return program_of(equation.params.get(CALLS[name]))
+    return program_of(equation.params.get(CALLS[name])) if name in CALLS else None
+
+
+def equations(jaxpr: Jaxpr) -> Iterator[Any]:
+    """The equations of a program, and of all programs inside."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for inner in programs_in(equation.params):
+            yield from equations(inner.jaxpr)
+
+
+def walk(
+    jaxpr: Jaxpr,
+    constants: Sequence[Any],
+    inputs: Sequence[Any],
+    known: Callable[[Any, Any], Any],
+    apply: Callable[[Any, list[Any]], Sequence[Any]],
+    enter: Callable[[Any], Closed | None] = called,
+) -> list[Any]:
+    """The results of a program on values of any kind, equation by equation.
+
+    Parameters
+    ----------
+    known
+        ``(number, variable)`` to what stands for a number that the program holds.
+    apply
+        ``(equation, operands)`` to its results.
+    enter
+        From an equation to the program to go on with, if it is but a call.
+    """
+    values = dict(zip(jaxpr.invars, inputs, strict=True))
+    held = zip(jaxpr.constvars, constants, strict=True)
+    values.update((variable, known(value, variable)) for variable, value in held)
+
+    def read(atom: Any) -> Any:
+        return known(atom.val, atom) if is_literal(atom) else values[atom]
+
+    for equation in jaxpr.eqns:
+        operands = [read(atom) for atom in equation.invars]
+        inner = enter(equation)
+        if inner is None:
+            results = apply(equation, operands)
+        else:
+            results = walk(inner.jaxpr, inner.consts, operands, known, apply, enter)
+        values.update(zip(equation.outvars, results, strict=True))
+    return [read(atom) for atom in jaxpr.outvars]

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from probode.base.jax_inside.loans import borrowed, say
-from probode.base.jax_inside.programs import Closed, Jaxpr, Opaque, is_literal
+from probode.base.jax_inside.programs import Closed, Jaxpr, Opaque, is_literal, walk
 
 
 def run(jaxpr: Jaxpr, constants: Sequence[Any], *inputs: Any) -> list[Any]:
@@ -18,15 +18,7 @@ def run(jaxpr: Jaxpr, constants: Sequence[Any], *inputs: Any) -> list[Any]:
     if evaluate is not None:  # with the user's source in its messages
         return list(evaluate(jaxpr, constants, *inputs))
     say("jax.core.eval_jaxpr", "programs are traced operation by operation")
-    values = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*constants, *inputs), strict=True))
-
-    def read(atom: Any) -> Any:
-        return atom.val if is_literal(atom) else values[atom]
-
-    for equation in jaxpr.eqns:
-        results = apply(equation, [read(atom) for atom in equation.invars])
-        values.update(zip(equation.outvars, results, strict=True))
-    return [read(atom) for atom in jaxpr.outvars]
+    return walk(jaxpr, constants, inputs, lambda value, _: value, apply, lambda _: None)
 
 
 def apply(equation: Any, values: Sequence[Any]) -> list[Any]:

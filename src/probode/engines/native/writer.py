@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from probode.base.jax_inside import those
 from probode.engines.native.code import OPERATIONS, Code
 from probode.engines.native.grouping import batches, groups
 from probode.programs.unroll import Symbol, Unsupported
@@ -18,7 +19,7 @@ _PLAIN = _ONE_TO_ONE - {"pow"}
 
 _LARGEST_HALF = 3.5
 _LEAVES = ("input", "constant")
-_COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
+_COMPARED = those("compares") | {"select_n"}
 
 
 _FLOAT, _BOOL = np.dtype(np.float64), np.dtype(np.bool_)
@@ -29,7 +30,7 @@ def _as_doubles(name: str, given: Sequence[Any], dtype: Any) -> bool:
     if name == "convert_element_type":
         whole = all(x.kind in "biu" for x in given)
         return dtype in (_FLOAT, _BOOL) or (whole and dtype.kind in "iu")
-    if name in (*_COMPARISONS, "select_n"):
+    if name in _COMPARED:
         return all(x.kind in "biu" or x == _FLOAT for x in given)
     return all(x in (_FLOAT, _BOOL) for x in (dtype, *given))
 

@@ -27,7 +27,7 @@ import numpy as np
 
 from probode.base.jax_inside import Closed, is_tracer, run, trace, unknown_value
 from probode.base.precision import double_precision
-from probode.programs.program import alike
+from probode.programs.program import alike, of_data, with_data
 from probode.programs.tracing import operators, scalars, watching
 from probode.programs.tracing.alone import one_at_a_time, others_run
 from probode.programs.tracing.effects import State
@@ -246,29 +246,13 @@ def _program(
     """Trace with all numbers among the arguments as data, or all but the integers."""
     leaves, tree = jax.tree.flatten(args)
 
-    def attempt(is_data: list[bool]) -> tuple[Closed, list[Any]]:
-        data = [leaf for leaf, data in zip(leaves, is_data, strict=True) if data]
-
-        def flat(t: Any, y: Any, *values: Any) -> jax.Array:
-            rest = iter(values)
-            full = [
-                next(rest) if data else leaf for leaf, data in zip(leaves, is_data, strict=True)
-            ]
-            return function(t, y, *jax.tree.unflatten(tree, full))
-
+    def attempt(is_data: Callable[[Any], bool]) -> tuple[Closed, list[Any]]:
+        data = [leaf for leaf in leaves if is_data(leaf)]
+        flat = of_data(function, leaves, tree, is_data)
         return trace(flat, np.float64(t0), y0, *data), data
 
-    numeric = [
-        isinstance(leaf, bool | int | float | np.ndarray | np.generic | jax.Array)
-        for leaf in leaves
-    ]
-    try:
-        return attempt(numeric)
-    except jax.errors.ConcretizationTypeError:
-        whole = [isinstance(leaf, int | np.integer | np.bool_) for leaf in leaves]
-        if not any(whole):
-            raise
-        return attempt([data and not fixed for data, fixed in zip(numeric, whole, strict=True)])
+    found: tuple[Closed, list[Any]] = with_data(leaves, attempt)
+    return found
 
 
 def _differentiate(program: Closed, t: Any, y: np.ndarray, data: list[Any], times: int) -> None:

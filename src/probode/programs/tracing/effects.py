@@ -15,7 +15,15 @@ from typing import Any
 import numpy as np
 
 from probode.programs.reads import Trust, reads, trust
-from probode.programs.user_code import asked, global_names, home, is_user_module, package, slots_of
+from probode.programs.user_code import (
+    asked,
+    closure,
+    global_names,
+    home,
+    is_user_module,
+    package,
+    slots_of,
+)
 
 _ACTORS = {
     *("_queue", "_thread", "logging", "multiprocessing", "queue", "socket", "sqlite3"),
@@ -126,13 +134,9 @@ class State:
             return []
         self.acts = self.acts or trust(function) is Trust.ACTS
         self.handles_errors = self.handles_errors or reads(function.__code__).handles_errors
-        inside = []
-        for cell in function.__closure__ or ():
-            try:
-                self._cells.append((cell, cell.cell_contents))
-            except ValueError:  # not assigned yet
-                continue
-            inside.append(cell.cell_contents)
+        cells = [(cell, value) for _, cell, value in closure(function)]
+        self._cells += cells
+        inside = [value for _, value in cells]
         namespace, names = function.__globals__, set(global_names(function.__code__))
         found = {name: namespace[name] for name in names if name in namespace}
         self.speaks_jax = self.speaks_jax or any(name.startswith("jax.") for name in names)

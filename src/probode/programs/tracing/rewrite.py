@@ -5,7 +5,7 @@ functions and objects are replaced in turn. The originals, and everything they r
 they are.
 """
 
-import builtins
+import builtins as python
 import functools
 import types
 from collections.abc import Callable, Mapping
@@ -20,6 +20,7 @@ from probode.programs.user_code import (
     KEPT_MEMBERS,
     asked,
     can_be_copied,
+    closure,
     global_names,
     home,
     is_user_module,
@@ -43,6 +44,8 @@ class Rewriter:
         What replaces a NumPy array.
     numbers
         What replaces the numbers that stand in these places.
+    builtins
+        What replaces some of Python's own functions, by name.
 
     Attributes
     ----------
@@ -56,6 +59,7 @@ class Rewriter:
         replace: Callable[[Any], Any | None] = stand_in,
         arrays: Callable[[np.ndarray], Any] = lambda array: TracedArray(array.copy()),
         numbers: Mapping[Place, Any] | None = None,
+        builtins: Mapping[str, Any] | None = None,
     ) -> None:
         self._numbers = numbers or {}
         self.replaced: set[Place] = set()
@@ -65,7 +69,7 @@ class Rewriter:
         self._done: dict[int, tuple[Any, Any]] = {}
         self._globals: dict[int, dict[str, Any]] = {}
         self._classes: dict[type, type] = {}
-        self._builtins = {**vars(builtins), "__import__": self._import}
+        self._builtins = {**vars(python), "__import__": self._import, **(builtins or {})}
 
     def __call__(self, value: Any) -> Any:
         """What stands for ``value``."""
@@ -128,9 +132,9 @@ class Rewriter:
         if namespace is None:
             namespace = {**function.__globals__, "__builtins__": self._builtins}
             self._globals[id(function.__globals__)] = namespace
-        cells = tuple(types.CellType() for _ in function.__closure__ or ())
+        cells = {name: types.CellType() for name in function.__code__.co_freevars}
         copy = types.FunctionType(
-            function.__code__, namespace, function.__name__, None, cells or None
+            function.__code__, namespace, function.__name__, None, tuple(cells.values()) or None
         )
         copy.__dict__.update(
             (key, item) for key, item in function.__dict__.items() if key != "__wrapped__"
@@ -142,11 +146,8 @@ class Rewriter:
             if name in function.__globals__:
                 found = function.__globals__[name]
                 namespace[name] = self._entry(function.__globals__, name, found)
-        for cell, original in zip(cells, function.__closure__ or (), strict=True):
-            try:
-                cell.cell_contents = self._entry(original, None, original.cell_contents)
-            except ValueError:  # not assigned yet
-                continue
+        for name, original, value in closure(function):
+            cells[name].cell_contents = self._entry(original, None, value)
         return copy
 
     def _import(self, *args: Any) -> Any:

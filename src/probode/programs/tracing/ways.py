@@ -1,6 +1,7 @@
 """The three ways to run a function while it is traced, and numbers that it reads as inputs."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import jax
@@ -82,46 +83,44 @@ def with_arrays(
     fun: Callable[..., Any], careful: bool, numbers: Numbers
 ) -> Callable[..., jax.Array]:
     """A copy of the function, with stand-ins for NumPy and its arrays."""
-    some = numbers or None
 
-    def function(t: Any, y: Any, *args: Any) -> jax.Array:
-        rest, values = _split(args, some)
-        inside = {place: TracedArray(jnp.asarray(value)) for place, value in values.items()}
-        rewrite = Rewriter(fun, numbers=inside)
+    def enter(leaf: Any, rewrite: Rewriter) -> Any:
+        return TracedArray(leaf) if isinstance(leaf, jax.Array) else rewrite(leaf)
 
-        def enter(leaf: Any) -> Any:
-            return TracedArray(leaf) if isinstance(leaf, jax.Array) else rewrite(leaf)
-
-        given = (jnp.asarray(t), jnp.asarray(y), *rest)
-        inputs = in_order(given, jax.tree.map(enter, given))
-        watch.start(careful)
-        result = rewrite(fun)(*inputs)
-        watch.finish()
-        if some is not None:
-            some.replaced |= rewrite.replaced
-        return _output(unwrap(result, as_array=True))
-
-    return function
+    return _copied(fun, careful, numbers, Rewriter, enter, partial(unwrap, as_array=True))
 
 
 def with_scalars(
     fun: Callable[..., Any], careful: bool, numbers: Numbers
 ) -> Callable[..., jax.Array]:
     """A copy of the function, with arrays of traced scalars."""
+    copy = partial(Rewriter, replace=scalars.stand_in, arrays=lambda array: array)
+    return _copied(fun, careful, numbers, copy, lambda x, _: scalars.scatter(x), scalars.gather)
+
+
+def _copied(
+    fun: Callable[..., Any],
+    careful: bool,
+    numbers: Numbers,
+    rewriter: Callable[..., Rewriter],
+    enter: Callable[[Any, Any], Any],
+    leave: Callable[[Any], Any],
+) -> Callable[..., jax.Array]:
+    """A copy of the function that is given what ``enter`` makes of its arguments and numbers."""
     some = numbers or None
 
     def function(t: Any, y: Any, *args: Any) -> jax.Array:
         rest, values = _split(args, some)
         watch.start(careful)
-        inside = {place: scalars.scatter(jnp.asarray(value)) for place, value in values.items()}
-        rewrite = Rewriter(fun, scalars.stand_in, lambda array: array, inside)
+        inside = {place: enter(jnp.asarray(value), None) for place, value in values.items()}
+        rewrite = rewriter(fun, numbers=inside)
         given = (jnp.asarray(t), jnp.asarray(y), *rest)
-        inputs = in_order(given, jax.tree.map(scalars.scatter, given))
+        inputs = in_order(given, jax.tree.map(lambda leaf: enter(leaf, rewrite), given))
         result = rewrite(fun)(*inputs)
         watch.finish()
         if some is not None:
             some.replaced |= rewrite.replaced
-        return _output(scalars.gather(result))
+        return _output(leave(result))
 
     return function
 

@@ -16,6 +16,8 @@ import jax
 import numpy as np
 from jax import lax
 
+from probode.base.jax_inside import those
+
 Entry = Any
 """A Python number, an array over the members, or a symbol."""
 
@@ -67,7 +69,7 @@ def apply(name: str, *operands: Entry) -> Entry:
 
 
 _BOOL = np.dtype(bool)
-_COMPARISONS = frozenset(("lt", "le", "gt", "ge", "eq", "ne"))
+_COMPARISONS = those("compares")
 
 
 def _type_of(number: Any) -> Any:

@@ -26,11 +26,11 @@ from probode.base.jax_inside import (
     Jaxpr,
     Unreadable,
     bind,
-    called,
-    is_literal,
     kind,
     operation,
     reading,
+    those,
+    walk,
 )
 from probode.programs.unroll import algebra
 from probode.programs.unroll import entries as e
@@ -74,37 +74,25 @@ _BY_XLA = "steps of small systems, and ensembles of them, are evaluated by XLA"
 
 
 def _run(jaxpr: Jaxpr, constants: Sequence[Any], inputs: Sequence[Value]) -> list[Value]:
-    known: dict[Any, Value] = {}
+    def known(number: Any, _: Any) -> Value:
+        return number if isinstance(number, Lanes) else np.asarray(number)
 
-    def read(atom: Any) -> Value:
-        return np.asarray(atom.val) if is_literal(atom) else known[atom]
-
-    for variable, constant in zip(jaxpr.constvars, constants, strict=True):
-        known[variable] = constant if isinstance(constant, Lanes) else np.asarray(constant)
-    known.update(zip(jaxpr.invars, inputs, strict=True))
-    for equation in jaxpr.eqns:
-        operands = [read(atom) for atom in equation.invars]
-        for variable, result in zip(equation.outvars, _evaluate(equation, operands), strict=True):
-            known[variable] = result
-    return [read(atom) for atom in jaxpr.outvars]
+    return walk(jaxpr, constants, inputs, known, _evaluate)
 
 
 def _evaluate(equation: Any, operands: list[Value]) -> Sequence[Value]:
-    inner = called(equation)
-    if inner is not None:
-        return _run(inner.jaxpr, inner.consts, operands)
     name = operation(equation)
     if name in _SPECIAL:
         return _SPECIAL[name](equation, operands)
     if all(isinstance(x, np.ndarray) for x in operands):
-        return _known(equation, operands)
+        return run_on_arrays(equation, operands, equation.params)
     if name in _MOVES:
         return _move(equation, operands)
     if name in _REDUCTIONS:
         return _reduce(equation, operands[0])
     if name in _CUMULATIVE:
         return _cumulate(equation, operands[0])
-    if name in _ELEMENTWISE or name in _ARITHMETIC:
+    if name in _ELEMENTWISE:
         dtype = kind(equation.outvars[0])[1]
         if dtype.kind not in "biu" and dtype != np.float64:
             raise Unsupported(f"{name!r} in {dtype}: constants are doubles")
@@ -112,20 +100,7 @@ def _evaluate(equation: Any, operands: list[Value]) -> Sequence[Value]:
     raise Unsupported(f"the operation {name!r} has no form on lanes")
 
 
-def _known(equation: Any, operands: Sequence[Any]) -> list[np.ndarray]:
-    """Numbers that are known while tracing are computed right away."""
-    return run_on_arrays(equation, operands, equation.params)
-
-
-# fmt: off
-_MOVES = frozenset(
-    [
-        "slice", "squeeze", "reshape", "transpose", "broadcast_in_dim", "concatenate", "rev",
-        "expand_dims", "gather", "stack", "dynamic_slice", "dynamic_update_slice", "pad", "copy",
-        "copy_p", "split", "unstack", "scatter",
-    ]
-)
-# fmt: on
+_MOVES, _ELEMENTWISE = those("moving"), those("entrywise")
 
 
 def _move(equation: Any, operands: list[Value]) -> list[Lanes]:
@@ -209,19 +184,6 @@ def _select(which: Entry, cases: Sequence[Entry]) -> Entry:
     if len(cases) != 2 or which.dtype != bool:
         raise Unsupported("a choice among more than two branches")
     return e.choose(which, cases[1], cases[0])
-
-
-# fmt: off
-_ELEMENTWISE = frozenset(
-    [
-        "abs", "acos", "acosh", "and", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "ceil",
-        "clamp", "convert_element_type", "cos", "cosh", "digamma", "div", "eq", "erf", "erf_inv",
-        "erfc", "exp", "exp2", "expm1", "floor", "ge", "gt", "integer_pow", "le", "lgamma", "log",
-        "log1p", "logistic", "lt", "max", "min", "ne", "nextafter", "not", "or", "pow", "rem",
-        "round", "rsqrt", "sign", "sin", "sinh", "sqrt", "tan", "tanh", "xor", "reduce_precision",
-    ]
-)
-# fmt: on
 
 
 def _elementwise(equation: Any, operands: list[Value]) -> Lanes:
@@ -402,7 +364,7 @@ def _several(
 
     def evaluate(equation: Any, operands: list[Value]) -> Sequence[Value]:
         if all(isinstance(x, np.ndarray) for x in operands):
-            return _known(equation, operands)
+            return run_on_arrays(equation, operands, equation.params)
         return on_lanes(equation, operands)
 
     return evaluate
