@@ -99,7 +99,9 @@ class Clock:
         self.evaluations += 1
         time = Time(t, self, ("t",), Timed(lambda t: t, linear=True))
         try:
-            value = np.asarray(self._watched(time, y.copy(), *self._arguments), float)
+            found = self._watched(time, y.copy(), *self._arguments)
+            lost, value = self.lost, np.asarray(found, float)
+            self.lost = lost  # the value may well be a plain number
             self.evaluations += 1
             plain = np.asarray(self._function(t, y.copy(), *self._arguments), float)
             self._holds &= bool(np.array_equal(value, plain, equal_nan=True))
@@ -136,7 +138,7 @@ def _with_number(name: str, reflected: bool = False) -> Callable[..., Any]:
 
 
 def _plain(x: Any) -> Any:
-    return float(x) if isinstance(x, Time) else x
+    return x.plain if isinstance(x, Time) else x
 
 
 def _key(x: Any) -> Any:
@@ -165,7 +167,12 @@ class Time(float):
 
     def __float__(self) -> float:
         self.clock.lost = True  # what becomes of it cannot be followed
-        return super().__float__()
+        return self.plain
+
+    @property
+    def plain(self) -> float:
+        """The number alone."""
+        return float.__float__(self)
 
     def made(self, value: Any, name: str, operands: Any, linear: bool, rule: Any = None) -> Any:
         """The result of an operation that has no switches of its own."""
@@ -198,7 +205,7 @@ class Time(float):
             difference.crosses(0.0)
         else:
             self.crosses(other)
-        return _COMPARISONS[name](float(self), _plain(other))
+        return _COMPARISONS[name](self.plain, _plain(other))
 
     def crosses(self, table: Any, fine: bool = False) -> None:
         """Note where this is one of some numbers, or an entry of a table that may be ``fine``."""
@@ -224,28 +231,28 @@ class Time(float):
 
     def __mod__(self, other: Any) -> Any:
         self.multiples_of(other)
-        return self.made(float(self) % _plain(other), "mod", (self, other), self.timed.linear)
+        return self.made(self.plain % _plain(other), "mod", (self, other), self.timed.linear)
 
     def __floordiv__(self, other: Any) -> Any:
         self.multiples_of(other)
-        return float(self) // _plain(other)
+        return self.plain // _plain(other)
 
     def __divmod__(self, other: Any) -> Any:
         return self // other, self % other
 
     def __abs__(self) -> Any:
         self.crosses(0.0)
-        return self.made(abs(float(self)), "abs", (self,), self.timed.linear)
+        return self.made(abs(self.plain), "abs", (self,), self.timed.linear)
 
     def __neg__(self) -> Any:
-        return self.made(-float(self), "neg", (self,), self.timed.linear)
+        return self.made(-self.plain, "neg", (self,), self.timed.linear)
 
     def __pos__(self) -> "Time":
         return self
 
     def __round__(self, digits: Any = None) -> Any:
         self.multiples_of(10.0 ** -(digits or 0), 0.5)
-        return round(float(self), digits) if digits is not None else round(float(self))
+        return round(self.plain, digits) if digits is not None else round(self.plain)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         value = getattr(ufunc, method)(*map(_plain, inputs), **options)
@@ -277,7 +284,7 @@ class Time(float):
 def _rounded(function: Callable[[float], int]) -> Callable[[Time], int]:
     def method(self: Time) -> int:
         self.multiples_of(1.0)
-        return function(float(self))
+        return function(self.plain)
 
     return method
 
