@@ -22,6 +22,7 @@ from probode.model.structure import BlockDiagonal, Dense, Isotropic
 D = 2
 KERNELS = pytest.mark.skipif(not native.available(), reason="native kernels were not built")
 METHOD, CONTROL = EK0(3).method(D), PIControl()
+GRID = np.linspace(0.0, 1.0, 17)
 
 
 def heir(kind, name, formula):
@@ -236,3 +237,15 @@ def test_a_start_of_ones_own_is_run_by_every_engine(kernels):
         own, ours = (by_solve(solver=EK0(3, initialization=x())) for x in (Half, TaylorStart))
     ratio = own.derivative(0.0, 3).mean / ours.derivative(0.0, 3).mean
     np.testing.assert_allclose(ratio, 0.5, rtol=1e-9)
+
+
+@pytest.mark.parametrize("kernels", [True, False])
+def test_the_end_of_a_grid_has_derivatives_in_reverse(kernels):
+    """Their number of steps is known: ``y(1) = y0 / e``."""
+
+    def end(y0):
+        return probode.solve(decay, (0.0, 1.0), y0, grid=GRID, save_at=1.0).mean[0]
+
+    with nullcontext() if kernels else native.disabled(), jax.enable_x64(True):
+        slope = jax.grad(end)(1.0)
+    np.testing.assert_allclose(slope, np.exp(-1.0), rtol=1e-6)
