@@ -9,8 +9,6 @@ import pytest
 
 import probode
 from probode import EK0, DynamicDiffusion, FixedDiffusion, PControl
-from probode.engines import native
-from probode.engines.lanes import supports
 from probode.model.structure import Isotropic
 
 Y0 = np.array([1.0, 0.5])
@@ -126,23 +124,6 @@ def test_a_control_proposes_the_steps_it_says(solved, kind):
 def test_a_solver_runs_the_method_it_says(solved):
     own, ours = solved(Twice(2), CONTROL), solved(EK0(2, evaluations=2), CONTROL)
     np.testing.assert_allclose(own.mean, ours.mean, rtol=1e-12)
-
-
-@pytest.mark.parametrize(
-    "solver",
-    [EK0(2, Wider()), EK0(2, Restless()), OwnStructure(2)],
-    ids=["calibration", "noise", "structure"],
-)
-def test_engines_with_our_formulas_leave_them_alone(solver):
-    assert not supports(solver, CONTROL, 2, platform="cpu")
-    assert not native.supports(solver.method(2), CONTROL)
-    assert not native.library.interpolates(solver.method(2))
-
-
-@pytest.mark.parametrize("kind", [Careful, Slower])
-def test_engines_with_our_formulas_leave_controls_alone(kind):
-    assert not supports(EK0(2), kind(), 2, platform="cpu")
-    assert not native.supports(EK0(2).method(2), kind())
 
 
 def test_a_structure_of_its_own_gives_what_it_inherits():

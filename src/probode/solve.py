@@ -15,10 +15,12 @@ from probode.base.errors import check_choice
 from probode.base.limits import Limits, in_words
 from probode.base.precision import double_precision, inside_trace, is_traced, on_host
 from probode.base.status import Status
-from probode.engines import in_jax, native
-from probode.engines.fallback import Fallback, Inputs, may_lack_derivatives, value_at
-from probode.engines.in_jax import Monitor, one_blas_thread
+from probode.engines.choice import engine_for, name_in_trace
+from probode.engines.fallback import Fallback, may_lack_derivatives, value_at
+from probode.engines.in_jax import smooth_saved, solve_saving
 from probode.engines.kept import state_bytes, working_bytes
+from probode.engines.monitor import Monitor, Progress, one_blas_thread
+from probode.engines.protocol import Engine, Inputs
 from probode.filter import loop, saving, smooth
 from probode.filter.control import ConstantStep, Control, GridSteps, PControl, PIControl
 from probode.filter.restart import NO_RESTARTS, Restarts
@@ -52,7 +54,7 @@ def solve(
     calibration: str = "model",
     time_limit: float | None = None,
     max_memory: float | str | None = None,
-    callback: Callable[[in_jax.Progress], Any] | None = None,
+    callback: Callable[[Progress], Any] | None = None,
 ) -> Posterior:
     """Solve ``y' = f(t, y)``, ``y(t0) = y0`` (or another equation); return a posterior over ``y``.
 
@@ -143,7 +145,7 @@ def solve(
                 "solve inside jit, vmap or grad needs an output of known size: pass save_at (the "
                 "times at which you want the solution) or grid (the times of all steps)."
             )
-        at_end = times is not None and (save_at is t_span[1] or in_jax.at_end_only(times, t1))
+        at_end = times is not None and (save_at is t_span[1] or _at_end_only(times, t1))
         if traced and may_lack_derivatives(field):
             field = field.guard()  # nothing can be done about it later
         if traced:  # an index that is not known yet looks into JAX's arrays only
@@ -160,32 +162,34 @@ def solve(
         beside = None
         if calibration != "model" and times is not None:
             beside = Beside(scheme_for(method, False, calibration))
-        if traced:
-            bound = None if max_steps is None else int(max_steps)
-            result = _solve_traced(inputs, times, at_end, grid, smooth, bound, beside)
-        else:
-            result = None
+        wanted = "times" if times is not None else "grid" if traced else "steps"
+        if at_end and beside is None and not (traced and max_steps is not None):
+            wanted = "end"
+        engine = engine_for(method, steps, wanted)
 
         def finish(path: Path, final: loop.Solve, status: Any, limits: Limits) -> Posterior:
             known = given.inputs
             extra = loop.start_evaluations(known.initialization, steps, solver.order)
             extra *= 1 + (0 if traced else restarts.passed(final.state.t))
             begun = with_start(solver, known.initialization)
-            made = build_posterior(begun, method, shape, steps, path, final, status, extra)
+            name = engine.name if not traced else name_in_trace(engine)
+            made = build_posterior(begun, method, shape, steps, path, final, status, extra, name)
             if not traced:  # the vector field would be carried out of a trace, with its constants
                 problem = Problem(known.field, tuple(given.notes), found)
                 made = dataclasses.replace(made, problem=problem)
             return calibrated(made, known.field, calibration, limits)
 
-        if result is not None:
-            return finish(*result, limits)
+        if traced:
+            solved = _solve_traced(engine, inputs, times, wanted, grid, smooth, max_steps, beside)
+            return finish(*solved, limits)
         monitor = Monitor(limits, max_steps, callback, shape)
         if times is not None:
             _check_saved_memory(method, len(times), smooth, limits)
-            return finish(*_solve_saving(given, times, smooth, monitor, beside), limits)
+            return finish(
+                *_solve_saving(engine, given, times, wanted, smooth, monitor, beside), limits
+            )
         monitor = monitor.bounded(method, smooth, calibration != "model")
-        run = partial(in_jax.solve_all, given)
-        posterior = run_and_finish(run, method, smooth, monitor, finish)
+        posterior = run_and_finish(partial(engine.run, given), smooth, monitor, finish)
         assert posterior is not None
         return posterior
 
@@ -199,6 +203,7 @@ def build_posterior(
     final: loop.Solve,
     status: Any,
     extra: int,
+    engine: str = "jax",
     evaluated: str = "jax",
 ) -> Posterior:
     """What the user holds.
@@ -215,6 +220,7 @@ def build_posterior(
         stats=_stats(method, final, extra, evaluated),
         status_code=status,
         tolerances=_tolerances(control),
+        engine=engine,
     )
 
 
@@ -228,19 +234,30 @@ def _tolerances(control: Control) -> tuple[Any, Any] | None:
     return np.asarray(pair[0]), np.asarray(pair[1])
 
 
+def _at_end_only(times: Any, t1: Any) -> bool:
+    """Whether the end of the interval, for all that is known, is the only save point."""
+    return times.shape == (1,) and not is_traced(times, t1) and float(times[0]) == float(t1)
+
+
 def _solve_saving(
+    engine: Engine,
     given: Fallback,
     times: Array,
+    wanted: str,
     smoothing: bool,
     monitor: Monitor,
     beside: Beside | None,
 ) -> tuple[Path, loop.Solve, Any]:
     """The same with the solution kept at given times only."""
     method = given.inputs.method
-    kept, status = in_jax.solve_saving(given, times, smoothing, monitor, beside)
+    if wanted == "end":
+        solve, status, _ = engine.run(given, monitor, keep=False)
+        kept = saving.saving_of_end(method, solve, smoothing)
+    else:
+        kept, status = solve_saving(given, times, smoothing, monitor, beside)
     final = kept.solve if on_host(kept.solve.status) else jax.tree.map(np.asarray, kept.solve)
     if smoothing and not on_host(kept.saved.t):
-        marginals = in_jax.smooth_saved(method, kept)
+        marginals = smooth_saved(method, kept)
     else:  # of the end alone, the filter's marginal is the smoother's
         marginals = Marginals(kept.saved.mean, kept.saved.factor)
     reached = int(kept.count)
@@ -249,9 +266,10 @@ def _solve_saving(
 
 
 def _solve_traced(
+    engine: Engine,
     inputs: Inputs,
     times: Array | None,
-    at_end: bool,
+    wanted: str,
     grid: Array | None,
     smoothing: bool,
     bound: int | None,
@@ -259,8 +277,8 @@ def _solve_traced(
 ) -> tuple[Path, loop.Solve, Any]:
     """Inside a trace: everything of known size."""
     method, _, field, control, _, t1, _ = inputs
-    if at_end and bound is None and beside is None and native.supports(method, control):
-        kept = saving.saving_of_end(method, native.solve_to_end(*inputs), smoothing)
+    if wanted == "end":
+        kept = saving.saving_of_end(method, engine.end(inputs), smoothing)
         marginals = Marginals(kept.saved.mean, kept.saved.factor)
         return SavedPath(kept.saved, marginals, kept), kept.solve, kept.solve.status
     state = loop.begin(*inputs)

@@ -86,6 +86,7 @@ def run(
             if field.name != "path"
         },
         "path": stats.path,
+        "engine": posterior.engine,
         "mean": numbers(mean),
         "std": numbers(std),
         "error": None if error is None else numbers(error),

@@ -13,7 +13,7 @@ Both are approximations that the step control and the error estimate judge like 
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,35 +22,27 @@ from jaxtyping import Array
 
 from probode.base.compile import compiled
 from probode.base.jax_inside import Unreadable, those
+from probode.base.limits import Limits
 from probode.base.said import first_time, logger
 from probode.base.status import Status
-from probode.filter.control import Control
+from probode.engines.protocol import Engine, Given, Inputs, Steps
 from probode.filter.loop import Solve
 from probode.filter.restart import NO_RESTARTS, Restarts
-from probode.filter.start import Initialization, RungeKuttaStart, TaylorStart
-from probode.filter.step import Method
+from probode.filter.start import RungeKuttaStart, TaylorStart
 from probode.programs.field import Field
 
 
-class Inputs(NamedTuple):
-    """What :func:`probode.filter.loop.begin` needs."""
-
-    method: Method
-    initialization: Initialization
-    field: Field
-    control: Control
-    t0: Any
-    t1: Any
-    y0: Any
-
-
-class Fallback:
+class Fallback(Given):
     """The inputs of a solve, changed on the way where derivatives turn out not to be finite."""
 
     def __init__(self, inputs: Inputs, restarts: Restarts = NO_RESTARTS) -> None:
-        self.inputs, self.restarts = inputs, restarts
+        super().__init__(inputs, restarts)
         self.notes: list[str] = []
         """What was done instead, in words."""
+
+    def steps_by(self, engine: Engine, rows: int, limits: Limits) -> Steps:
+        """Its vector field is a program."""
+        return engine.traced(self, rows, limits)
 
     def starts_again(self, solve: Any) -> bool:
         """Whether a solve that could not begin should, with what the inputs are now."""
@@ -71,10 +63,7 @@ class Fallback:
     @property
     def outset(self) -> Inputs:
         """What a solve begins with: it knows the interval until the first step across."""
-        inputs = self.inputs
-        if len(self.restarts.before) == 0:
-            return inputs
-        return inputs._replace(t1=self.restarts.until(inputs.t0, inputs.t1))
+        return self.inputs._replace(t1=self.until(self.inputs.t0))
 
     def linearised(self, t: float, y: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         """``f`` and what the method uses of its Jacobian."""
@@ -86,7 +75,7 @@ class Fallback:
 
     def after(self, t: float, y0: np.ndarray) -> "Fallback":
         """The same inputs for a solve that starts anew at ``t``; what it says is said here."""
-        end = self.restarts.until(t, self.inputs.t1)
+        end = self.until(t)
         anew = Fallback(self.inputs._replace(t0=np.asarray(t), t1=end, y0=y0))
         anew.notes = self.notes
         return anew

@@ -7,7 +7,7 @@ inside compiled code, which would cost many times as much.
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
@@ -17,17 +17,16 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array
 
 from probode.base.compile import compiled
+from probode.base.limits import Limits
 from probode.base.record import record
 from probode.base.status import Status
-from probode.engines import in_jax, native
 from probode.engines.fallback import revived
-from probode.engines.in_jax import Monitor
-from probode.engines.kept import Kept, capacity
-from probode.engines.native import driver
-from probode.filter import loop, restart
+from probode.engines.kept import compact, pack_rows
+from probode.engines.protocol import Carry, Engine, Given, Inputs, Steps
+from probode.filter import loop
 from probode.filter.control import ConstantStep, Control, ControlState, GridSteps, PControl
 from probode.filter.first_step import Outset
-from probode.filter.loop import Chunk, Counts, Rows, Solve
+from probode.filter.loop import Counts, Rows, Solve
 from probode.filter.restart import NO_RESTARTS, Restarts
 from probode.filter.start import (
     MOST_SHORTER,
@@ -226,19 +225,12 @@ class Begun(NamedTuple):
 _OUR_FIRST_STEPS = tuple(one.initial_step for one in (PControl, ConstantStep, GridSteps))
 
 
-def begin_on_host(
-    method: Method,
-    initialization: Initialization,
-    field: HostField,
-    control: Control,
-    t0: float,
-    t1: float,
-    y0: np.ndarray,
-) -> Begun:
+def begin_on_host(inputs: Inputs) -> Begun:
     """First step and start, with evaluations from Python.
 
     Derivatives of ``f`` cannot be had there: an exact start is made by Runge-Kutta, and noted.
     """
+    method, initialization, field, control, t0, t1, y0 = inputs
     q, function = method.prior.order, _Counted(field.function)
     f0 = function(t0, y0)
 
@@ -349,118 +341,73 @@ def _start(
     return fit_derivatives(values, slopes, np.asarray(h / 10.0**attempt), q)
 
 
-def steps_on_host(
-    method: Method,
-    initialization: Initialization,
-    field: HostField,
-    control: Control,
-    t0: float,
-    t1: float,
-    y0: np.ndarray,
-    restarts: Restarts = NO_RESTARTS,
-) -> tuple[Callable[[Monitor], tuple[Solve, Status, Kept]], Begun]:
-    """What solves and keeps every step, and how it was begun."""
-    end = float(control.next_stop(jnp.asarray(t0), jnp.asarray(restarts.until(t0, t1))))
-    begun = begin_on_host(method, initialization, field, control, t0, end, y0)
-    cross = partial(_across, method, begun.initialization, field, control, t1, restarts)
-    run = partial(_solve_on_host, method, field, control, t0, t1, begun, restarts, cross)
-    return run, begun
+class Driven(Given):
+    """A solve whose vector field (a :class:`HostField`) only Python can evaluate: begun."""
 
+    def __init__(self, inputs: Inputs, restarts: Restarts = NO_RESTARTS) -> None:
+        super().__init__(inputs, restarts)
+        self.begun = begin_on_host(inputs._replace(t1=self._end(inputs.t0)))
 
-def _across(
-    method: Method,
-    initialization: Initialization,
-    field: HostField,
-    control: Control,
-    t1: float,
-    restarts: Restarts,
-    solve: Solve,
-) -> tuple[Rows, Solve] | None:
-    """The step across a switch, if the solve is right before one: started anew there."""
-    beyond = restarts.beyond(solve.state.t)
-    if beyond is None:
-        return None
-    t = beyond[0]
+    def steps_by(self, engine: Engine, rows: int, limits: Limits) -> Steps:
+        """Evaluated by Python between two calls of the engine."""
+        return engine.driven(self, rows, limits)
 
-    def linearised(t: float, y: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        f = field.function(t, y)
-        if field.jacobian is None or method.jacobian == "none":
-            return f, None
-        matrix = field.jacobian(t, y, f)
-        wanted = 1 if method.jacobian == "diagonal" else 2
-        return f, np.diagonal(matrix) if matrix.ndim > wanted else matrix
+    def _end(self, t: float) -> float:
+        """Where what begins at ``t`` ends, for all that a start may know."""
+        return float(self.inputs.control.next_stop(jnp.asarray(t), jnp.asarray(self.until(t))))
 
-    y, jacobian = restart.landing(method, solve, *beyond, linearised)
-    end = float(control.next_stop(jnp.asarray(t), jnp.asarray(restarts.until(t, t1))))
-    if t == end:  # nothing follows, and f need not exist beyond
-        unknown = np.zeros((method.prior.order - 1, y.size))
-        known: Any = np.concatenate([y[None], field.function(t, y)[None], unknown])
-        start, h = Start(known, None), jnp.zeros(())
-    else:
-        start, h, *_ = begin_on_host(method, initialization, field, control, t, end, y)
-    pieces, settings = pieces_for(method, control.without_stops(), end)
-    anew = pieces.unpack_solve(pieces.begin(settings, t, start, h).packed)
-    return restart.across(method, solve, jax.tree.map(np.asarray, anew), jacobian)
+    def first(self, t: float, end: float, start: Start, h: Array) -> Solve:
+        """The solve that begins at ``t``, before its first step."""
+        method, control = self.inputs.method, self.inputs.control.without_stops()
+        pieces, settings = pieces_for(method, control, end)
+        return pieces.unpack_solve(pieces.begin(settings, t, start, h).packed)
 
-
-def _solve_on_host(
-    method: Method,
-    field: HostField,
-    control: Control,
-    t0: float,
-    t1: float,
-    begun: Begun,
-    restarts: Restarts,
-    cross: Callable[[Solve], tuple[Rows, Solve] | None],
-    monitor: Monitor,
-) -> tuple[Solve, Status, Kept]:
-    most, kernels = capacity(method), native.supports(method, control)
-    if kernels:
-        pieces, settings = pieces_for(method, control.without_stops(), t1)
-    else:
-        pieces, settings = pieces_for(method, control, float(restarts.until(t0, t1)))
-    request = pieces.begin(settings, t0, begun.start, begun.h)
-    if kernels:
-        first = pieces.unpack_solve(request.packed)
-        steps_native = driver.python_steps(
-            method, *field, control, t1, most, monitor.limits, restarts
+    def anew(self, t: float, y: np.ndarray) -> Solve:
+        """The same for a solve that starts anew there, after a switch."""
+        inputs, end = self.inputs, self._end(t)
+        if t == end:  # nothing follows, and f need not exist beyond
+            unknown = np.zeros((inputs.method.prior.order - 1, y.size))
+            known: Any = np.concatenate([y[None], inputs.field.function(t, y)[None], unknown])
+            return self.first(t, end, Start(known, None), jnp.zeros(()))
+        begun = begin_on_host(
+            inputs._replace(initialization=self.begun.initialization, t0=t, t1=end, y0=y)
         )
+        return self.first(t, end, begun.start, begun.h)
 
-        def fill_native(carry: driver.Carry, attempts: int, wanted: int) -> Any:
-            crossed = cross(carry.solve)
-            if crossed is not None:
-                return driver.packed_step(method, *crossed)
-            return steps_native(carry, attempts, wanted)
+    def linearised(self, t: float, y: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+        """``f`` and what the method uses of its Jacobian."""
+        (function, jacobian), kind = self.inputs.field, self.inputs.method.jacobian
+        f = function(t, y)
+        if jacobian is None or kind == "none":
+            return f, None
+        matrix = jacobian(t, y, f)
+        return f, np.diagonal(matrix) if matrix.ndim > (1 if kind == "diagonal" else 2) else matrix
 
-        packed = driver.packed(method, first)
-        return in_jax.collect_native(monitor, packed, fill_native)
-    # The evaluation that a solve waits for, by the number of attempts it has made: a chunk may have
-    # to be filled again from where it began.
-    waiting = {0: request}
 
-    def fill(solve: Solve, attempts: int, wanted: int) -> tuple[Solve, Chunk]:
-        now = int(solve.counts.attempted)
-        for past in [attempted for attempted in waiting if attempted < now]:
-            del waiting[past]
-        until = float(restarts.until(solve.state.t, t1))
-        crossed = cross(jax.tree.map(np.asarray, solve))
+def steps_in_jax(given: Driven, rows: int) -> Steps:
+    """Steps by compiled pieces; a carry's own form is the evaluation that its solve waits for."""
+    method, _, field, control, t0, t1, _ = given.inputs
+    pieces, settings = pieces_for(method, control, float(given.until(t0)))
+    request = pieces.begin(settings, t0, given.begun.start, given.begun.h)
+
+    def fill(carry: Carry, attempts: int, wanted: int) -> tuple[Carry, Rows]:
+        crossed = given.across(jax.tree.map(np.asarray, carry.solve), given.anew)
         if crossed is not None:
-            rows, following = crossed
-            settings = pieces_for(method, control, float(restarts.until(rows.t[-1], t1)))[1]
-            waiting[int(following.counts.attempted)] = pieces.ask(settings, following)
-            return following, Chunk.of(rows)
+            made, following = crossed
+            settings = pieces_for(method, control, float(given.until(made.t[-1])))[1]
+            return Carry(following, pieces.ask(settings, following)), pack_rows(made)
+        until = float(given.until(carry.solve.state.t))
         settings = pieces_for(method, control, until)[1]
-        request, kept = steps(pieces, settings, field, waiting[now], attempts, min(wanted, most))
-        packed = np.repeat(kept[-1][None], most + 1, axis=0)
+        request, kept = steps(pieces, settings, field, carry.form, attempts, min(wanted, rows))
+        packed = np.repeat(kept[-1][None], rows + 1, axis=0)  # one shape: one program
         packed[: len(kept)] = kept
+        made = pieces.unpack_rows(packed)
         following = pieces.unpack_solve(request.packed)
         if until != t1 and int(following.status) == Status.SUCCESS:
-            return revived(following), Chunk(pieces.unpack_rows(packed), jnp.asarray(len(kept) - 1))
-        waiting[int(following.counts.attempted)] = request
-        return following, Chunk(pieces.unpack_rows(packed), jnp.asarray(len(kept) - 1))
+            following = revived(following)
+        return Carry(following, request), compact(made, len(kept) - 1)
 
-    first = pieces.unpack_solve(waiting[0].packed)
-    return in_jax.on_host(in_jax.collect_chunks(monitor, first, fill))
+    return Steps(Carry(pieces.unpack_solve(request.packed), request), fill)
 
 
 def steps(

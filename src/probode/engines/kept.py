@@ -1,25 +1,19 @@
 """What a solve has kept: rows of its steps joined and smoothed, and how much memory that takes."""
 
-import dataclasses
-from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from dataclasses import replace
+from typing import NamedTuple
 
 import jax
 import numpy as np
+from jaxtyping import Array
 
-from probode.base.compile import compiled
 from probode.base.limits import Limits
-from probode.engines.native import driver
-from probode.engines.native.driver import NativeChunk
-from probode.filter import smooth
-from probode.filter.loop import Chunk, Rows
+from probode.engines.protocol import UNLIMITED, Carry, Engine, Fill
+from probode.filter.loop import Rows
 from probode.filter.smooth import Marginals
 from probode.filter.step import Method
 from probode.model.gaussian import pack, unpack
 from probode.model.structure import Dense
-
-AnyChunk = Chunk | NativeChunk
-"""Steps in a buffer of JAX's, or of the native kernels."""
 
 _CHUNK_BYTES = 32 * 2**20
 MOST_ROWS = 1024
@@ -28,8 +22,6 @@ _WORKING_MATRICES = 24
 """Square matrices as large as a dense factor that a step, smoothing it, and a chunk make use of."""
 _CALIBRATION_NUMBERS = 32
 """Numbers per component and step that a calibration makes on its way."""
-
-smooth_chunk = compiled()(smooth.smooth_chunk)
 
 
 def capacity(method: Method) -> int:
@@ -80,138 +72,96 @@ SPARSE_FROM = 256 * 2**20
 class Span(NamedTuple):
     """Steps that were dropped: the solve where they begin, and what makes them again."""
 
-    carry: Any
+    carry: Carry
     steps: int
-    fill: Callable[[Any, int, int], tuple[Any, Any]]
+    fill: Fill
 
-    def chunks(self) -> list[AnyChunk]:
+    def chunks(self) -> list[Rows]:
         """The steps once more: the same, to the last digit."""
         carry, left, made = self.carry, self.steps, []
         while left > 0:
-            carry, chunk = self.fill(carry, 2**30, left)
-            made.append(compact(chunk))
-            left -= int(chunk.steps)
+            carry, rows = self.fill(carry, UNLIMITED, left)
+            made.append(rows)
+            left -= rows.steps
         return made
 
 
-Kept = list[AnyChunk] | list[Span]
-"""All steps, or what makes them again."""
+class Kept:
+    """The steps of a solve, chunk by chunk; of a ``sparse`` one only spans, once they are many."""
 
-
-class Keeper:
-    """Collects chunks; if ``sparse``, only where they began once they take much memory."""
-
-    def __init__(self, method: Method | None, sparse: bool, fill: Any) -> None:
-        self.method, self.sparse, self.fill = method, sparse, fill
-        self.chunks: list[AnyChunk] = []
+    def __init__(self, engine: Engine, method: Method, fill: Fill, sparse: bool = False) -> None:
+        self.engine, self.method, self._fill, self._sparse = engine, method, fill, sparse
+        self.chunks: list[Rows] = []
         self.spans: list[Span] = []
         self.steps = 0
-        self._starts: list[Any] = []
+        self._starts: list[Carry] = []
 
-    def add(self, carry: Any, chunk: AnyChunk) -> None:
+    def add(self, carry: Carry, rows: Rows) -> None:
         """A chunk, and the solve before it."""
-        self.steps += int(chunk.steps)
+        self.steps += rows.steps
         if self.spans:
-            return self._span(carry, int(chunk.steps))
-        self.chunks.append(compact(chunk))
-        if not self.sparse or self.method is None:
+            return self._span(carry, rows.steps)
+        self.chunks.append(rows)
+        if not self._sparse:
             return None
         self._starts.append(carry)
         if self.steps * row_bytes(self.method) > SPARSE_FROM:
             for begun, kept in zip(self._starts, self.chunks, strict=True):
-                self._span(begun, int(kept.steps))
+                self._span(begun, kept.steps)
             self._starts, self.chunks = [], []
         return None
 
-    def _span(self, carry: Any, steps: int) -> None:
+    def _span(self, carry: Carry, steps: int) -> None:
         """Spans are as long as chunks may be: as many rows as are made again at a time."""
-        assert self.method is not None
         if self.spans and self.spans[-1].steps + steps <= capacity(self.method):
             last = self.spans.pop()
             carry, steps = last.carry, last.steps + steps
-        self.spans.append(Span(carry, steps, self.fill))
+        self.spans.append(Span(carry, steps, self._fill))
 
+    def last(self, least: int) -> "Kept":
+        """The last chunks (or spans) alone: at least one, and so many steps if there are."""
+        some = Kept(self.engine, self.method, self._fill)
+        mine, taken = (self.spans, some.spans) if self.spans else (self.chunks, some.chunks)
+        for part in reversed(mine):
+            if some.steps and some.steps >= least:
+                break
+            taken.insert(0, part)  # type: ignore[arg-type]
+            some.steps += part.steps
+        return some
 
-def compact(chunk: AnyChunk) -> AnyChunk:
-    """A chunk of JAX's without the room that was not used, factors packed; in NumPy arrays."""
-    if isinstance(chunk, NativeChunk):
-        return chunk
-    steps = int(chunk.steps)
-    rows = jax.tree.map(lambda x: np.asarray(x)[: steps + 1], chunk.rows)
-    return Chunk(pack_rows(rows), steps)
+    def joined(
+        self, last: Marginals, chunks: list[Rows], smoothing: bool, limits: Limits
+    ) -> tuple[Rows, Marginals | None]:
+        """Rows of all chunks, and the same smoothed, given the ``last`` one smoothed.
 
-
-def joined(
-    method: Method, last: Marginals, chunks: list[AnyChunk], smoothing: bool, limits: Limits
-) -> tuple[Rows, Marginals | None]:
-    """Rows of all chunks, and the same smoothed, given the ``last`` one smoothed.
-
-    ``None`` if that is not wanted, or not done in time. The chunks are taken out of their list, so
-    that no row is held twice.
-    """
-    settings = chunks[0].settings if isinstance(chunks[0], NativeChunk) else None
-    rows = kept_rows(method, chunks)
-    if not _is_finite(last):  # steps beyond the largest numbers: smoothing would spread them
-        end = len(rows.t) - 1
-        while end > 0 and not _is_finite(Marginals(rows.mean[end], rows.factor[end])):
-            end -= 1
-        rows = jax.tree.map(lambda x: x[: end + 1], rows)
-        last = Marginals(rows.mean[end], unpack(rows.factor[end]))
-    if not smoothing:
-        return rows, None
-    if settings is not None:
-        return rows, driver.smooth_rows(method, settings, rows, last, limits)
-    return rows, smooth_rows(method, rows, last, limits)
+        ``None`` if that is not wanted, or not done in time. The chunks are taken out of their list.
+        """
+        rows = self.engine.join(self.method, chunks)
+        if not _is_finite(last):  # steps beyond the largest numbers: smoothing would spread them
+            end = rows.steps
+            while end > 0 and not _is_finite(Marginals(rows.mean[end], rows.factor[end])):
+                end -= 1
+            rows = jax.tree.map(lambda x: x[: end + 1], rows)
+            last = Marginals(rows.mean[end], unpack(rows.factor[end]))
+        return rows, self.engine.smooth(self.method, rows, last, limits) if smoothing else None
 
 
 def _is_finite(state: Marginals) -> bool:
     return bool(np.all(np.isfinite(state.mean)) and np.all(np.isfinite(state.factor)))
 
 
-def smooth_rows(method: Method, rows: Rows, last: Marginals, limits: Limits) -> Marginals | None:
-    """All rows smoothed by JAX, chunk by chunk from the end backwards; ``None``: not in time."""
-    most = capacity(method)
-    last = jax.tree.map(np.asarray, last)
-    mean, factor = np.empty_like(rows.mean), np.empty_like(rows.factor)
-    end = len(rows.t) - 1
-    mean[end], factor[end] = last.mean, pack(last.factor)
-    while end > 0:
-        if limits.expired():
-            return None
-        count = min(most, end)
-        begin = end - count
-        part = jax.tree.map(lambda x: _padded(x[begin : end + 1], most + 1), rows)  # noqa: B023
-        part = dataclasses.replace(part, factor=unpack(part.factor))
-        buffer, last = smooth_chunk(method, part, count, last)
-        mean[begin:end] = np.asarray(buffer.mean)[:count]
-        factor[begin:end] = pack(np.asarray(buffer.factor)[:count])
-        end = begin
-    return Marginals(mean, factor)  # type: ignore[arg-type]
-
-
-def kept_rows(method: Method, chunks: list[AnyChunk]) -> Rows:
-    """Rows of all chunks (made by :func:`compact`) with packed factors."""
-    if native := native_ones(chunks):
-        return driver.join_chunks(method, native)
-    # Row 0 of each repeats the last of the one before.
-    return jax.tree.map(
-        lambda first, *rest: np.concatenate([first, *(part[1:] for part in rest)]),
-        *(chunk.rows for chunk in chunks),
-    )
-
-
-def native_ones(chunks: list[AnyChunk]) -> list[NativeChunk] | None:
-    """The list, if its chunks are the kernels'."""
-    return cast(list[NativeChunk], chunks) if isinstance(chunks[0], NativeChunk) else None
+def compact(rows: Rows, steps: Array | int) -> Rows:
+    """The rows of so many steps, out of a buffer of JAX's."""
+    return pack_rows(jax.tree.map(lambda x: np.asarray(x)[: int(steps) + 1], rows))
 
 
 def pack_rows(rows: Rows) -> Rows:
     """The same rows with packed factors, in NumPy arrays."""
     rows = jax.tree.map(np.asarray, rows)
-    return dataclasses.replace(rows, factor=pack(rows.factor))
+    return replace(rows, factor=pack(rows.factor))
 
 
-def _padded(x: np.ndarray, room: int) -> np.ndarray:
-    """``room`` rows, the last one repeated where there are not enough."""
-    missing = room - len(x)
-    return np.concatenate([x, np.repeat(x[-1:], missing, axis=0)]) if missing > 0 else x
+def padded(rows: np.ndarray, size: int) -> np.ndarray:
+    """``size`` rows, the last one repeated where there are not enough."""
+    missing = size - len(rows)
+    return np.concatenate([rows, np.repeat(rows[-1:], missing, axis=0)]) if missing > 0 else rows

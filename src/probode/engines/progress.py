@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from probode.engines.in_jax import Progress
+from probode.engines.monitor import Progress
 
 Callback = Callable[[Progress], Any]
 

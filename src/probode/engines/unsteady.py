@@ -7,11 +7,11 @@ end is out of reach, and stopped only if the values differ by more than rounding
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from probode.base.status import Status
+from probode.filter.loop import Rows
 
 _STEPS = 500
 """Steps after which to look how far they have led."""
@@ -23,21 +23,20 @@ _ROUNDING = 1e-9
 
 def stops_where_unsteady(
     function: Callable[[float, np.ndarray], np.ndarray], t1: float, notes: list[str]
-) -> Callable[[Any], Status | None]:
-    """What looks at chunks of steps, and says how the solve ends if it is to; ``notes`` say why."""
+) -> Callable[[Rows], Status | None]:
+    """What looks at rows of steps, and says how the solve ends if it is to; ``notes`` say why."""
     taken, covered = 0, 0.0
 
-    def judge(chunk: Any) -> Status | None:
+    def judge(rows: Rows) -> Status | None:
         nonlocal taken, covered
-        steps, rows = int(chunk.steps), chunk.rows
-        t = float(rows.t[steps])
-        taken, covered = taken + steps, covered + abs(t - float(rows.t[0]))
+        t = float(rows.t[-1])
+        taken, covered = taken + rows.steps, covered + abs(t - float(rows.t[0]))
         if taken < _STEPS:
             return None
         h, taken, covered = covered / taken, 0, 0.0
         if not np.isfinite(t1) or abs(t1 - t) <= _OUT_OF_REACH * h:
             return None
-        first, second = (function(t, np.array(rows.mean[steps, 0])) for _ in range(2))
+        first, second = (function(t, np.array(rows.mean[-1, 0])) for _ in range(2))
         difference = float(np.max(np.abs(first - second)))
         if not difference > _ROUNDING * float(np.max(np.abs(first))):
             return None

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from probode.engines.in_jax import interruptible
 from probode.engines.lanes.records import LaneResults
+from probode.engines.monitor import interruptible
 from probode.ensemble.engines import solve_members
 from probode.ensemble.problem import Family
 from probode.ensemble.settings import Settings

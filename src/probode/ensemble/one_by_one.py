@@ -13,8 +13,8 @@ import numpy as np
 
 from probode.base.precision import double_precision
 from probode.base.status import Status
-from probode.engines import native
 from probode.engines.lanes.records import LaneResults, Members
+from probode.engines.native.engine import NATIVE
 from probode.engines.native.lists import lists_of
 from probode.ensemble.problem import member, usable
 from probode.ensemble.settings import Settings
@@ -25,7 +25,7 @@ _TOLD = 64
 """Members after which progress is told."""
 
 
-def suits(members: Members, settings: Settings, field: Field) -> bool:
+def supports(members: Members, settings: Settings, field: Field) -> bool:
     """Whether the kernels solve such members without anything compiled.
 
     ``field`` is the vector field of one of them; at the end only, with the model's error bars.
@@ -36,7 +36,7 @@ def suits(members: Members, settings: Settings, field: Field) -> bool:
     with double_precision():
         tolerances = {"rtol": members.rtol[0], "atol": members.atol[0]}
         control = replace(settings.control, **tolerances).flat((members.d,))
-        if not native.supports(method, control):
+        if not NATIVE.supports(method, control, "end"):
             return False
         lists = lists_of(method, settings.solver.initialization, field, control, np.asarray(1.0))
     return lists is not None and lists.start is not None

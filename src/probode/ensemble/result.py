@@ -116,6 +116,14 @@ class Ensemble(Views):
         return np.asarray(self.data[name][...]).reshape(self.shape)
 
     @property
+    def engine(self) -> str:
+        """The engine that was chosen; "lanes" leave a vector field without such a form to vmapped.
+
+        See ``engine`` of :func:`probode.solve_ensemble`.
+        """
+        return self.settings.engine
+
+    @property
     def status(self) -> np.ndarray:
         """How each member ended: codes of :class:`probode.Status`."""
         return self._counts("status")

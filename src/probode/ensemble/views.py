@@ -68,6 +68,7 @@ def _rows(ensemble: Any) -> list[tuple[str, str]]:
             f"mean {np.mean(steps):.1f}, from {np.min(steps)} to {np.max(steps)} "
             f"({np.sum(ensemble.rejected) / max(np.sum(steps), 1):.0%} rejected)",
         ),
+        ("engine", ensemble.engine),
     ]
     codes, counts = np.unique(status, return_counts=True)
     ended = ", ".join(

@@ -17,8 +17,8 @@ import numpy as np
 from probode.base.compile import TURN_ON_CPU
 from probode.base.precision import double_precision
 from probode.base.status import Status
-from probode.engines.in_jax import one_blas_thread
 from probode.engines.lanes.records import LaneResults, Members
+from probode.engines.monitor import one_blas_thread
 from probode.ensemble import batch
 from probode.ensemble.batch import Plan, Start, vacant_lanes
 from probode.ensemble.function import bind_member

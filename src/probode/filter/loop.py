@@ -18,7 +18,7 @@ from jaxtyping import Array
 
 from probode.base.record import record
 from probode.base.status import Status
-from probode.filter.control import Control, ControlState, Tried
+from probode.filter.control import Control, ControlState, GridSteps, Tried
 from probode.filter.first_step import Known, Outset, highest_known, part_of_settled
 from probode.filter.start import Initialization, Start, TaylorStart
 from probode.filter.step import Method, Slope, State, attempt, update
@@ -191,18 +191,17 @@ class Rows:
         """The state in row ``i``."""
         return State(self.t[i], self.h[i], self.mean[i], self.factor[i])
 
+    @property
+    def steps(self) -> int:
+        """How many steps: one less than rows."""
+        return len(self.t) - 1
+
 
 class Chunk(NamedTuple):
     """A buffer of ``steps`` steps, in rows ``0..steps`` (row 0: where they began)."""
 
     rows: Rows
     steps: Array | int
-
-    @staticmethod
-    def of(rows: Rows) -> "Chunk":
-        """Rows that fill it."""
-        steps: Any = np.asarray(len(rows.t) - 1)
-        return Chunk(rows, steps)
 
 
 def fill_chunk(
@@ -238,6 +237,14 @@ def fill_chunk(
 
     solve, rows, count = jax.lax.while_loop(proceed, body, (solve, buffer, jnp.zeros((), int)))
     return solve, Chunk(rows, count)
+
+
+def run_to_end(method: Method, field: Field, control: Control, solve: Solve, t1: Array) -> Solve:
+    """Take all steps and keep none; on a grid, whose length is known, differentiable in reverse."""
+    bound = control.grid.shape[0] - 1 if isinstance(control, GridSteps) else None
+    return while_loop(
+        running, lambda solve: advance(method, field, control, solve, t1)[0], solve, bound
+    )
 
 
 def run_grid(

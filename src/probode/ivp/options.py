@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from probode.engines.in_jax import Progress
+from probode.engines.monitor import Progress
 from probode.ivp.result import Embedding
 
 _SMALLEST_RTOL = 100 * float(np.finfo(float).eps)

@@ -13,11 +13,13 @@ import numpy as np
 from probode.base.limits import Limits
 from probode.base.precision import double_precision
 from probode.base.status import Status
-from probode.engines import in_jax, in_python
-from probode.engines.fallback import Fallback, Inputs, guarded_on_host, logger, value_at
-from probode.engines.in_jax import Monitor, one_blas_thread
+from probode.engines.choice import engine_for
+from probode.engines.fallback import Fallback, guarded_on_host, logger, value_at
+from probode.engines.in_python import Driven
 from probode.engines.kept import Kept
+from probode.engines.monitor import Monitor, one_blas_thread
 from probode.engines.progress import with_progress
+from probode.engines.protocol import Engine, Inputs
 from probode.engines.unsteady import stops_where_unsteady
 from probode.filter import loop
 from probode.filter.control import Control, PControl
@@ -124,16 +126,17 @@ class Task:
             if isinstance(control, PControl):
                 control = control.flat(y0.shape).within(solver.prior.longest_step)
             method = solver.method(y0.size)
+            engine = engine_for(method, control)
             say_if_costly(solver, method)
             traced = user.traced(self.t0, self.tf, y0)
             ways: list[_Way] = [] if traced is None else [_Compiled(self, solver, traced)]
             posterior = None
             for way in (*ways, _Driven(self, solver, user)):
                 way.prepare(method, control, y0, suspects)
-                posterior = self._run(way, method, callback, budget)
+                posterior = self._run(engine, way, method, callback, budget)
                 if posterior is not None and way.learns(*_steps_of(posterior.path)):
                     way.prepare(method, control, y0, suspects)
-                    posterior = self._run(way, method, callback, budget)
+                    posterior = self._run(engine, way, method, callback, budget)
                 if posterior is None:
                     return None
                 if traced is None or user.still_holds(traced, *_steps_of(posterior.path)):
@@ -151,7 +154,7 @@ class Task:
         return posterior, str(stats.path), counts
 
     def _run(
-        self, way: "_Way", method: Method, callback: Any, budget: int | None
+        self, engine: Engine, way: "_Way", method: Method, callback: Any, budget: int | None
     ) -> Posterior | None:
         options, embedding, watch = self.options, self.embedding, None
         shape = embedding.flatten(self.start).shape
@@ -164,13 +167,15 @@ class Task:
         monitor = monitor.bounded(method, options.smooth, calibrating, sparse)
 
         def finish(nodes: Path, final: loop.Solve, status: Any, limits: Limits) -> Posterior:
-            solved = (nodes, final, status, way.start_evaluations(final.state.t), way.path)
+            extra, how = way.start_evaluations(final.state.t), (engine.name, way.path)
+            solved = (nodes, final, status, extra, *how)
             made = build_posterior(way.solver, method, shape, way.control, *solved)
             made = replace(made, problem=way.problem, is_complex=embedding.is_complex)
             return calibrated(made, made.problem.field, options.calibration, limits)
 
         return run_and_finish(
-            way.run, method, options.smooth, monitor, finish, self.output, self.times, budget
+            *(partial(way.run, engine), options.smooth, monitor, finish),
+            *(self.output, self.times, budget),
         )
 
 
@@ -181,7 +186,7 @@ def _steps_of(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 class _Way(Protocol):
-    """A way to take the steps."""
+    """A way to evaluate the function."""
 
     solver: Solver
     control: Control
@@ -193,7 +198,7 @@ class _Way(Protocol):
     ) -> None:
         """Before the first step."""
 
-    def run(self, monitor: Monitor) -> tuple[loop.Solve, Status, Kept]:
+    def run(self, engine: Engine, monitor: Monitor) -> tuple[loop.Solve, Status, Kept]:
         """Take all steps, and keep them."""
 
     def learns(self, t: np.ndarray, means: np.ndarray) -> bool:
@@ -230,8 +235,8 @@ class _Compiled:
         inputs = Inputs(method, start, field, self.control, t0, t1, y0)
         self._given = Fallback(inputs, restarts)
 
-    def run(self, monitor: Monitor) -> tuple[loop.Solve, Status, Kept]:
-        done = in_jax.solve_all(self._given, monitor)
+    def run(self, engine: Engine, monitor: Monitor) -> tuple[loop.Solve, Status, Kept]:
+        done = engine.run(self._given, monitor)
         self.solver = with_start(self.solver, self._given.inputs.initialization)
         return done
 
@@ -275,10 +280,9 @@ class _Driven:
         self._found = None if self._clock is None else self._clock.switches
         value = partial(value_at, self._hosted, y0)
         self.control, self._restarts = _with_stops(task, control, suspects, self._found, value)
-        self._steps, begun = in_python.steps_on_host(
-            *(method, self._asked, self._hosted, self.control),
-            *(task.t0, task.tf, y0, self._restarts),
-        )
+        inputs = Inputs(method, self._asked, self._hosted, self.control, task.t0, task.tf, y0)
+        self._given = Driven(inputs, self._restarts)
+        begun = self._given.begun
         self._evaluations = begun.evaluations
         self.solver = with_start(self.solver, begun.initialization)
         if begun.note is not None:
@@ -286,11 +290,11 @@ class _Driven:
             if task.options.initialization is not None:
                 logger.warning("%s.", begun.note)
 
-    def run(self, monitor: Monitor) -> tuple[loop.Solve, Status, Kept]:
+    def run(self, engine: Engine, monitor: Monitor) -> tuple[loop.Solve, Status, Kept]:
         if isinstance(self.control, PControl):  # other steps are as short as the user has them
             judge = stops_where_unsteady(self._hosted.function, self._task.tf, self._said)
             monitor = monitor._replace(judge=judge)
-        return self._steps(monitor)
+        return engine.run(self._given, monitor)
 
     def learns(self, t: np.ndarray, means: np.ndarray) -> bool:
         return self._clock is not None and self._clock.follow_along(t, means[:, 0])

@@ -12,8 +12,9 @@ from scipy.integrate import DenseOutput, OdeSolver
 from probode.base.precision import double_precision
 from probode.base.status import Status
 from probode.engines.fallback import logger
-from probode.engines.in_jax import one_blas_thread
 from probode.engines.in_python import HostField, begin_on_host, pieces_for, steps
+from probode.engines.monitor import one_blas_thread
+from probode.engines.protocol import Inputs
 from probode.filter import solvers
 from probode.filter.control import PIControl
 from probode.filter.loop import Rows
@@ -84,14 +85,14 @@ class _FilterSolver(OdeSolver):
                 self._field = HostField(self._function, self._jacobian(jac, jac_sparsity))
             control: Any = PIControl(rtol, atol, first_step=first_step, max_step=max_step)
             control = control.flat(y.shape)
-            bound = float(t_bound)
+            start, bound = float(t0), float(t_bound)
             begun = begin_on_host(
-                self._method, chosen.initialization, self._field, control, float(t0), bound, y
+                Inputs(self._method, chosen.initialization, self._field, control, start, bound, y)
             )
             if begun.note is not None and "initialization" in particular:
                 logger.warning("%s.", begun.note)
             self._pieces, self._settings = pieces_for(self._method, control, bound)
-            self._request = self._pieces.begin(self._settings, float(t0), begun.start, begun.h)
+            self._request = self._pieces.begin(self._settings, start, begun.start, begun.h)
 
     def _evaluate(self, t: float, y: np.ndarray) -> np.ndarray:
         return self._embedding.flatten(np.asarray(self.fun(t, self._embedding.values(y))))

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 
 from probode.base.limits import Limits
 from probode.base.record import record
-from probode.engines.kept import Span, joined
+from probode.engines.kept import Kept
 from probode.filter.loop import Solve
 from probode.filter.smooth import Marginals
 from probode.filter.step import Method
@@ -83,9 +83,8 @@ _NOT_KEPT = (
 
 
 def chosen_path(
-    method: Method,
     final: Solve,
-    spans: list[Span],
+    kept: Kept,
     times: np.ndarray,
     smoothing: bool,
     limits: Limits,
@@ -94,13 +93,13 @@ def chosen_path(
 
     Also whether there was time for all of it; if not, the earlier times are missing.
     """
-    last = Marginals(final.state.mean, final.state.factor)
+    last, method = Marginals(final.state.mean, final.state.factor), kept.method
     parts: list[tuple[Any, ...]] = []
     end = True
-    for span in reversed(spans):
+    for span in reversed(kept.spans):
         if parts and limits.expired():
             return _together(parts, smoothing), False
-        rows, smoothed = joined(method, last, span.chunks(), smoothing, Limits())
+        rows, smoothed = kept.joined(last, span.chunks(), smoothing, Limits())
         path = NodePath(rows, smoothed)
         low, high = sorted((rows.t[0], rows.t[-1]))
         # What lies at a node between two spans belongs to the earlier one.

@@ -148,8 +148,10 @@ def _interval(posterior: Posterior) -> str:
 
 def _cost(posterior: Posterior) -> str:
     stats = posterior.stats
+    known = posterior.engine != "unknown"
+    by = f" by the {posterior.engine} engine" if known else ""
     cost = (
-        f"{int(stats.steps)} steps ({int(stats.rejected)} rejected), "
+        f"{int(stats.steps)} steps ({int(stats.rejected)} rejected){by}, "
         f"{int(stats.f_evaluations)} evaluations of f, "
         f"{int(stats.jacobian_evaluations)} of its Jacobian"
     )

@@ -7,7 +7,7 @@ import numpy as np
 
 from probode.base.limits import Limits
 from probode.base.status import Status
-from probode.engines.in_jax import AnyChunk
+from probode.filter.loop import Rows
 from probode.posterior.crossings import Crossing, Function, Search
 from probode.posterior.hermite import Curve
 from probode.posterior.outcome import Gaussian
@@ -79,11 +79,9 @@ class Watch:
         self._search = _search(self.events, convert)
         self._counts = _Counts(self.events)
 
-    def __call__(self, chunk: AnyChunk) -> int | None:
-        """The number of steps of this chunk to keep, if a terminal event lies in it."""
-        steps = int(chunk.steps)
-        t = np.asarray(chunk.rows.t)[: steps + 1]
-        curve = Curve(t, np.asarray(chunk.rows.mean)[: steps + 1, :_WATCHED])
+    def __call__(self, rows: Rows) -> int | None:
+        """The number of these steps to keep, if a terminal event lies in them."""
+        curve = Curve(np.asarray(rows.t), np.asarray(rows.mean)[:, :_WATCHED])
         for crossing in self._search(curve):
             if self._counts.is_last(crossing):
                 return crossing.step + 1

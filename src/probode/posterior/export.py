@@ -299,6 +299,7 @@ def _attributes(posterior: Posterior) -> dict[str, Any]:
         "shape": str(posterior.shape),
         **{name: int(getattr(stats, name)) for name in _field_names(stats) if name != "path"},
         "path": stats.path,
+        "engine": posterior.engine,
         "status": posterior.status.name,
         "message": posterior.message,
         "log_evidence": float(posterior.log_evidence),

@@ -1,18 +1,17 @@
 """From the steps of a solve to its posterior: join, smooth, calibrate, as time allows."""
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import jax
 import numpy as np
 
 from probode.base.limits import Limits, rehearsed
 from probode.base.status import Status
-from probode.engines.in_jax import Monitor
-from probode.engines.kept import AnyChunk, Kept, Span, joined, pack_rows
+from probode.engines.kept import Kept, pack_rows
+from probode.engines.monitor import Monitor
 from probode.filter import loop
 from probode.filter.smooth import Marginals
-from probode.filter.step import Method
 from probode.posterior.chosen import ChosenPath, calibrate_chosen, chosen_path
 from probode.posterior.paths import NodePath, Path, SavedPath
 from probode.posterior.posterior import Posterior
@@ -42,7 +41,6 @@ def calibrated(posterior: Posterior, field: Field, mode: str, limits: Limits) ->
 
 def run_and_finish(
     run: Callable[[Monitor], tuple[loop.Solve, Status, Kept]],
-    method: Method,
     smoothing: bool,
     monitor: Monitor,
     finish: Finish,
@@ -61,12 +59,12 @@ def run_and_finish(
 
     def finished(final: loop.Solve, status: Status, kept: Kept, limits: Limits) -> Posterior:
         code = np.asarray(status.value)
-        if kept and isinstance(kept[0], Span):
+        if kept.spans:
             assert times is not None
-            sparse, whole = chosen_path(method, final, kept, times, smoothing, limits)
+            sparse, whole = chosen_path(final, kept, times, smoothing, limits)
             posterior = finish(sparse, final, code, limits)
             return posterior if whole else posterior.without("output")
-        path = node_path(method, final, cast(list[AnyChunk], kept), smoothing, limits)
+        path = node_path(final, kept, smoothing, limits)
         if status == Status.SUCCESS and path.t[-1] != final.state.t:
             code = np.asarray(
                 Status.NOT_FINITE.value
@@ -76,9 +74,9 @@ def run_and_finish(
 
     def rehearse(solve: loop.Solve, kept: Kept) -> float:
         def again(limits: Limits) -> None:
-            output(finished(solve, Status.RUNNING, cast(Kept, list(kept)), limits), limits)
+            output(finished(solve, Status.RUNNING, kept.last(kept.steps), limits), limits)
 
-        return rehearsed(again, sum(int(some.steps) for some in kept), limits)
+        return rehearsed(again, kept.steps, limits)
 
     final, status, kept = run(monitor._replace(rehearse=rehearse))
     if status == Status.MAX_STEPS and int(final.counts.attempted) == budget:
@@ -86,16 +84,10 @@ def run_and_finish(
     return finished(final, status, kept, limits)
 
 
-def node_path(
-    method: Method,
-    final: loop.Solve,
-    chunks: list[AnyChunk],
-    smoothing: bool,
-    limits: Limits,
-) -> NodePath:
-    """All steps of a solve, joined and (if there is time) smoothed; ``chunks`` is emptied."""
-    if not chunks:
+def node_path(final: loop.Solve, kept: Kept, smoothing: bool, limits: Limits) -> NodePath:
+    """All steps of a solve, joined and (if there is time) smoothed; they are taken out of it."""
+    if not kept.chunks:
         rows = pack_rows(jax.tree.map(lambda x: np.asarray(x)[None], loop.Rows.of(final)))
         return NodePath(rows, Marginals(rows.mean, rows.factor) if smoothing else None)
     last = Marginals(final.state.mean, final.state.factor)
-    return NodePath(*joined(method, last, chunks, smoothing, limits))
+    return NodePath(*kept.joined(last, kept.chunks, smoothing, limits))

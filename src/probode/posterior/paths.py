@@ -4,7 +4,6 @@
 chosen times only. Outside a trace their arrays are NumPy arrays, inside they are JAX arrays.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,18 +17,24 @@ from probode.base.compile import compiled
 from probode.base.jax_inside import is_tracer
 from probode.base.precision import double_precision, on_host
 from probode.base.record import record
-from probode.engines.in_jax import one_blas_thread
-from probode.engines.native.interpolate import interpolate_all
-from probode.engines.native.library import interpolates
+from probode.engines.choice import interpolator_for
+from probode.engines.dense_output import (
+    around,
+    block_size,
+    evaluate_rows,
+    in_blocks,
+    in_plain_units,
+    select,
+)
+from probode.engines.kept import padded, state_bytes
+from probode.engines.monitor import one_blas_thread
 from probode.filter import saving
 from probode.filter.loop import Rows
 from probode.filter.saving import Saving
-from probode.filter.smooth import Marginals, interpolate, sample_rows, spread_noise
+from probode.filter.smooth import Marginals, sample_rows, spread_noise
 from probode.filter.step import Method, State, extrapolate
 from probode.model.gaussian import pack, unpack
 
-_BLOCK_BYTES = 64 * 2**20
-_LARGEST_BLOCK = 1024
 _TRACED_NOISE = jnp.float32
 """Inside a trace random bits are lowered outside our scope of double precision."""
 
@@ -66,19 +71,6 @@ class Path:
     def step_sizes(self) -> Array:
         """Lengths of the accepted steps."""
         raise NotImplementedError
-
-
-def _select(method: Method, h: Array, mean: Array, factor: Array, k: Any) -> tuple[Array, Array]:
-    """Mean and factor columns of one derivative, in plain units; leading axes are a batch."""
-    columns = method.structure.select(factor, k)
-    return mean[..., k, :], _in_plain_units(method, h, columns, k)
-
-
-def _in_plain_units(method: Method, h: Array, columns: Array, k: Any) -> Array:
-    """Columns of the ``k``-th derivative, which are in coordinates ``T(h)``."""
-    weight = abs(method.prior.coordinate(h, k))
-    extra = columns.ndim - weight.ndim
-    return columns * weight.reshape((*weight.shape, *[1] * extra))
 
 
 @record
@@ -120,7 +112,7 @@ class NodePath(Path):
         marginals = self._marginals
         with double_precision():
             columns = method.structure.select_packed(marginals.factor, k)
-            return marginals.mean[..., k, :], _in_plain_units(method, self.rows.h, columns, k)
+            return marginals.mean[..., k, :], in_plain_units(method, self.rows.h, columns, k)
 
     def evaluate(self, method: Method, t: Any, k: int) -> tuple[Array, Array]:
         host = on_host(self.rows.t) and not is_tracer(t)
@@ -129,25 +121,13 @@ class NodePath(Path):
             each = times.reshape(-1)
             if host:
                 _check_times(times)
-            mean: Any
-            columns: Any
-            if host and interpolates(method):
-                ends = self._right(np, each)
-                mean, columns = interpolate_all(method, self.rows, self.smoothed, ends, each, k)
-            else:
-                mean, columns = self._evaluate_compiled(method, each, k)
+            right = self._right(np if host else jnp, each)
+            by: Any = interpolator_for(method).interpolate if host else evaluate_rows
+            mean, columns = by(method, self.rows, self.smoothed, right, each, k)
         return (
             mean.reshape((*times.shape, *mean.shape[1:])),
             columns.reshape((*times.shape, *columns.shape[1:])),
         )
-
-    def _evaluate_compiled(self, method: Method, t: Any, k: int) -> Any:
-        smooth = self.smoothed is not None
-        if on_host(t):
-            block = partial(_evaluate_block, method, smooth, k)
-            with one_blas_thread():
-                return _in_blocks(block, self._around(np, t), _bytes(method))
-        return jax.vmap(partial(_evaluate, method, smooth, k))(*self._around(jnp, t))
 
     def _right(self, xp: Any, t: Any) -> Any:
         """For each time: the node at which the step ends that it falls into, or is next to."""
@@ -157,16 +137,6 @@ class NodePath(Path):
         sign = xp.where(nodes[-1] < nodes[0], -1.0, 1.0)
         right = xp.searchsorted(sign * nodes, sign * t, side="left")
         return xp.clip(right, 1, nodes.shape[0] - 1)
-
-    def _around(self, xp: Any, t: Any) -> tuple[Any, ...]:
-        """For each time: the step it falls into, as (filtered left, left, right, s, t)."""
-        rows, marginals = self.rows, self._marginals
-        j = self._right(xp, t)
-        i = xp.maximum(j - 1, 0)
-        filtered = State(rows.t[i], rows.h[i], rows.mean[i], unpack(rows.factor[i]))
-        left = State(rows.t[i], rows.h[i], marginals.mean[i], unpack(marginals.factor[i]))
-        right = State(rows.t[j], rows.h[j], marginals.mean[j], unpack(marginals.factor[j]))
-        return filtered, left, right, rows.scale[j], t
 
     def sample(self, method: Method, n: int, key: Array, t: Any, spread: Array) -> Any:
         if self.smoothed is None:
@@ -199,10 +169,10 @@ class NodePath(Path):
         new = np.setdiff1d(times, rows.t)
         new = new[np.argsort(sign * new)]
         if new.size:
-            filtered, _, right, scale, at = self._around(np, new)
-            inside = _in_blocks(
-                partial(_predict_block, method), (filtered, right, scale, at), _bytes(method)
-            )
+            filtered, _, right, scale = around(rows, self.smoothed, self._right(np, new))
+            at: Any = new
+            inputs = filtered, right, scale, at
+            inside = in_blocks(partial(_predict_block, method), inputs, state_bytes(method))
             inserted = Rows(at, inside.h, scale, inside.mean, pack(inside.factor))
             joined = jax.tree.map(lambda a, b: np.concatenate([a, b]), rows, inserted)
             # The noise of a step belongs to its whole length: keep that length with it.
@@ -244,7 +214,7 @@ class SavedPath(Path):
 
     def select(self, method: Method, k: int) -> tuple[Array, Array]:
         with double_precision():
-            return _select(method, self.saved.h, self.marginals.mean, self.marginals.factor, k)
+            return select(method, self.saved.h, self.marginals.mean, self.marginals.factor, k)
 
     def evaluate(self, method: Method, t: Any, k: int) -> tuple[Array, Array]:
         raise ValueError(
@@ -281,47 +251,6 @@ class SavedPath(Path):
         raise ValueError("step sizes are not kept with save_at: solve without it to see them.")
 
 
-def _evaluate(
-    method: Method,
-    smooth: bool,
-    k: Any,
-    filtered: State,
-    left: State,
-    right: State,
-    scale: Array,
-    t: Array,
-) -> tuple[Array, Array]:
-    """Mean and factor columns at ``t``, in the step from ``left`` to ``right`` or outside of it."""
-    step = right.t - left.t
-    step = jnp.where(step == 0.0, 1.0, step)
-    before = (left.t - t) * step > 0.0
-    after = (t - right.t) * step > 0.0
-    inside = ~(before | after)
-
-    # Off the grid one prediction, from the state that speaks for this time; the length zero is
-    # replaced, its result is not used.
-    base = _choose(before, left, _choose(after, right, filtered))
-    h = t - base.t
-    h = jnp.where(h == 0.0, step, h)
-    predicted = extrapolate(method, base, h, scale * method.prior.noise_scale(h / step))
-    if smooth:
-        # The time itself, not what is left of it after a difference: it may be next to a node.
-        within = jnp.where((t == left.t) | (t == right.t), left.t + 0.5 * step, t)
-        smoothed = interpolate(method, filtered, right, within, step, scale)
-        predicted = _choose(inside, smoothed, predicted)
-    state = _choose(t == left.t, left, _choose(t == right.t, right, predicted))
-    return _select(method, state.h, state.mean, state.factor, k)
-
-
-def _choose(condition: Array, a: State, b: State) -> State:
-    return jax.tree.map(lambda x, y: jnp.where(condition, x, y), a, b)
-
-
-@compiled(1)
-def _evaluate_block(method: Method, smooth: bool, k: Any, *inputs: Any) -> Any:
-    return jax.vmap(partial(_evaluate, method, smooth, k))(*inputs)
-
-
 @compiled()
 def _predict_block(method: Method, *inputs: Any) -> State:
     def predict(left: State, right: State, scale: Array, t: Array) -> State:
@@ -330,43 +259,6 @@ def _predict_block(method: Method, *inputs: Any) -> State:
         return extrapolate(method, left, h, noise)
 
     return jax.vmap(predict)(*inputs)
-
-
-def _bytes(method: Method) -> int:
-    """Memory that one state takes."""
-    n, d = method.structure.n, method.structure.d
-    return 8 * (n * d + int(np.prod(method.structure.factor_shape)))
-
-
-def _block_size(wanted: int, row_bytes: int) -> int:
-    """A power of two: few sizes, so that few programs are compiled."""
-    largest = max(1, min(_LARGEST_BLOCK, _BLOCK_BYTES // row_bytes))
-    size = 1
-    while size < wanted and 2 * size <= largest:
-        size *= 2
-    return size
-
-
-def _in_blocks(function: Callable[..., Any], inputs: tuple[Any, ...], row_bytes: int) -> Any:
-    """Apply a vectorised function to rows of NumPy arrays in blocks of few different sizes."""
-    rows = jax.tree.leaves(inputs)[0].shape[0]
-    if rows == 0:  # the program for one row knows the shapes
-        inputs = jax.tree.map(lambda x: np.zeros((1, *x.shape[1:]), x.dtype), inputs)
-    size = _block_size(rows, 8 * row_bytes)
-
-    def block(start: int) -> Any:
-        inside = function(*jax.tree.map(lambda x: _rows(x, start, size), inputs))
-        return jax.tree.map(lambda x: np.asarray(x)[: rows - start], inside)
-
-    parts = [block(start) for start in range(0, max(rows, 1), size)]
-    return jax.tree.map(lambda *xs: np.concatenate(xs), *parts)
-
-
-def _rows(x: np.ndarray, start: int, size: int) -> np.ndarray:
-    """``size`` rows from ``start`` on, the last one repeated where there are not enough."""
-    part = x[start : start + size]
-    missing = size - len(part)
-    return np.concatenate([part, np.repeat(part[-1:], missing, axis=0)]) if missing else part
 
 
 def _check_times(times: np.ndarray) -> None:
@@ -411,8 +303,8 @@ def _draw_end(
 def _sample_all(method: Method, rows: Rows, n: int, key: Array, spread: Array) -> np.ndarray:
     """Joint draws of ``y`` in all rows, block by block from the end backwards."""
     total = rows.t.shape[0]
-    row_bytes = _bytes(method) + 8 * n * method.structure.n * method.structure.d
-    size = _block_size(max(total - 1, 1), row_bytes)
+    row_bytes = state_bytes(method) + 8 * n * method.structure.n * method.structure.d
+    size = block_size(max(total - 1, 1), row_bytes)
     key, subkey = jax.random.split(key)
     last = _draw_end(method, rows.at(-1), n, subkey, spread)
     parts = [np.asarray(last)[:, None, 0]]
@@ -420,7 +312,7 @@ def _sample_all(method: Method, rows: Rows, n: int, key: Array, spread: Array) -
     while end > 0:
         begin = max(0, end - size)
         count = end - begin
-        block = jax.tree.map(partial(_rows, start=begin, size=size + 1), rows)
+        block = jax.tree.map(lambda x: padded(x[begin : begin + size + 1], size + 1), rows)  # noqa: B023
         key, subkey = jax.random.split(key)
         values, last = _sample_block(method, block, count, last, subkey, spread)
         parts.append(np.asarray(values)[:, :count])

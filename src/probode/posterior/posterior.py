@@ -15,7 +15,7 @@ from probode.base.precision import double_precision, is_traced, on_host
 from probode.base.record import record, static
 from probode.base.status import Status
 from probode.engines.fallback import where_not_finite
-from probode.engines.in_jax import one_blas_thread
+from probode.engines.monitor import one_blas_thread
 from probode.filter.solvers import Solver
 from probode.filter.step import Method
 from probode.global_error.between import (
@@ -69,6 +69,9 @@ class Posterior(Views):
     """Whether ``y`` is the real form ``(Re y, Im y)`` of a complex state."""
     missing: tuple[str, ...] = static(default=())
     """What was asked for, and not done in time: "smoothing", "output", "events", "calibration"."""
+    engine: str = static(default="unknown")
+    """Who took the steps: the "native" kernels or "jax" (``stats.path`` says how ``f`` was
+    evaluated). Made inside a trace it may be "native or jax": the transformation decides."""
 
     __repr__ = Views.__repr__  # a dataclass would write its own
 

@@ -12,11 +12,11 @@ import numpy as np
 from probode.base.compile import compiler_options
 from probode.base.jax_inside import LESS_OPTIMISATION, known_options, pallas
 from probode.base.precision import double_precision
-from probode.engines.in_jax import one_blas_thread
 from probode.engines.lanes import blocks, saving
 from probode.engines.lanes.problem import Problem, Task
 from probode.engines.lanes.records import LaneResults, Members
 from probode.engines.lanes.update import Cut
+from probode.engines.monitor import one_blas_thread
 from probode.filter.control import PControl, PIControl
 from probode.filter.solvers import Solver
 from probode.filter.step import Method

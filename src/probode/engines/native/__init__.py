@@ -8,7 +8,6 @@ results equal up to rounding; ``PROBODE_NATIVE=0`` in the environment, or :func:
 the kernels off.
 """
 
-from probode.engines.native.library import available, disabled, supports
-from probode.engines.native.traced import solve_to_end
+from probode.engines.native.library import available, disabled
 
-__all__ = ["available", "disabled", "solve_to_end", "supports"]
+__all__ = ["available", "disabled"]

@@ -1,9 +1,8 @@
 """Driving the native kernels from compiled loops, or from Python with what only it can evaluate."""
 
 import ctypes
-from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,14 +13,15 @@ from probode.base.compile import compiled, turn
 from probode.base.limits import Limits
 from probode.base.precision import on_host
 from probode.base.status import Status
-from probode.engines.native.layout import begin, layout_of, pack, settings
+from probode.engines.kept import capacity
+from probode.engines.native.layout import Layout, begin, layout_of, pack, settings
 from probode.engines.native.library import address, load
 from probode.engines.native.lists import lists_of
 from probode.engines.native.memory import take
 from probode.engines.native.tape import evaluate
+from probode.engines.protocol import Carry, Fill, Given
 from probode.filter.control import Control
 from probode.filter.loop import Rows, Solve
-from probode.filter.restart import NO_RESTARTS, Restarts
 from probode.filter.smooth import Marginals
 from probode.filter.start import Initialization
 from probode.filter.step import Method
@@ -32,104 +32,58 @@ CHUNK_SECONDS = 0.2
 """How long a chunk of steps may take at most: the kernel looks at the clock itself."""
 
 
-class NativeChunk(NamedTuple):
-    """A chunk of steps in the memory of the kernels; ``rows`` are views of it."""
-
-    rows: Rows
-    steps: int
-    buffer: np.ndarray
-    settings: np.ndarray
+NOT_BEGUN = Carry(SimpleNamespace(status=Status.RUNNING.value, counts=SimpleNamespace(attempted=0)))
+"""All that can be said of a solve before its first chunk. Later its own form is a vector."""
 
 
-class Carry(NamedTuple):
-    """A solve between two chunks: as a vector (``None``: not begun), and as an object."""
+def traceable_steps(to_do: Given, rows: int, limits: Limits) -> Fill:
+    """Chunks of at most ``rows`` steps with a traced vector field: listed, or compiled.
 
-    vector: np.ndarray | None
-    solve: Any
-
-
-NOT_BEGUN = Carry(
-    None, SimpleNamespace(status=Status.RUNNING.value, counts=SimpleNamespace(attempted=0))
-)
-"""All that can be said of a solve before its first chunk."""
-
-Fill = Callable[[Carry, int, int], tuple[Carry, NativeChunk]]
-"""``(carry, attempts, wanted)`` to the solve after the chunk, and the chunk."""
-
-
-def traceable_steps(
-    method: Method,
-    initialization: Initialization,
-    field: Field,
-    control: Any,
-    t0: Any,
-    t1: Any,
-    y0: Any,
-    capacity: int,
-    limits: Limits,
-    restarts: Restarts = NO_RESTARTS,
-) -> Fill:
-    """Chunks of at most ``capacity`` steps with a traced vector field: listed, or compiled.
-
-    With ``capacity`` zero no step is kept: memory for the current state only. A chunk ends where a
+    With ``rows`` zero no step is kept: memory for the current state only. A chunk ends where a
     step across begins.
     """
     # Stops are for the steps: the start knows the first of them as the end.
-    end = control.next_stop(t0, t1 if len(restarts.before) == 0 else restarts.until(t0, t1))
+    method, initialization, field, control, t0, t1, y0 = to_do.inputs
+    end = control.next_stop(t0, to_do.until(t0))
     plain = control.without_stops()
     layout, inputs = layout_of(method), (field, plain, t0, end, y0)
     lists = lists_of(method, initialization, field, plain, end)
 
-    def fill(carry: Carry, attempts: int, wanted: int) -> tuple[Carry, NativeChunk]:
-        keep = min(wanted, capacity) if capacity else wanted
-        last = int(carry.solve.counts.attempted) + attempts
-        seconds = limits.share(CHUNK_SECONDS)
-        t = t0 if carry.vector is None else carry.solve.state.t
-        until = t1 if len(restarts.before) == 0 else restarts.until(t, t1)
-        given = settings(method, control, until, capacity > 0, keep, last, seconds)
+    def fill(carry: Carry, attempts: int, wanted: int) -> tuple[Carry, Rows]:
+        until = to_do.until(t0 if carry.form is None else carry.solve.state.t)
+        given = _settings(to_do, until, rows, carry, attempts, wanted, limits)
         if lists is not None:
-            state, buffer = np.empty(layout.state), take((capacity + 1) * layout.row)
-            if carry.vector is not None:
-                state[:] = carry.vector
+            state, buffer = np.empty(layout.state), take((rows + 1) * layout.row)
+            if carry.form is not None:
+                state[:] = carry.form
             elif lists.start is not None:
                 lists.begin(t0, y0, state)
             else:
                 state[:] = _begin(method, initialization, *inputs)
             lists.run(given, state, buffer)
-            return _after(method, state, buffer, given, until != t1)
-        begun = carry.vector is not None
-        vector = carry.vector if begun else np.zeros(layout.state)
+            return _after(layout, state, buffer, until != t1)
+        begun = carry.form is not None
+        vector = carry.form if begun else np.zeros(layout.state)
         with turn(alone=field.calls_libraries):
-            outcome = _steps(method, initialization, capacity, *inputs, given, begun, vector)
+            outcome = _steps(method, initialization, rows, *inputs, given, begun, vector)
             state, buffer = (np.asarray(x) for x in outcome)
-        return _after(method, state, buffer, given, until != t1)
+        return _after(layout, state, buffer, until != t1)
 
     return fill
 
 
-def python_steps(
-    method: Method,
-    function: Callable[[float, np.ndarray], np.ndarray],
-    jacobian: Callable[[float, np.ndarray, np.ndarray], np.ndarray] | None,
-    control: Any,
-    t1: float,
-    capacity: int,
-    limits: Limits,
-    restarts: Restarts = NO_RESTARTS,
-) -> Fill:
+def python_steps(to_do: Given, rows: int, limits: Limits) -> Fill:
     """Chunks of steps with a vector field that only Python can evaluate."""
+    method, t1, (function, jacobian) = to_do.inputs.method, to_do.inputs.t1, to_do.inputs.field
     library, layout = load(), layout_of(method)
     assert library is not None
     f = np.empty(layout.d)
     matrix = np.empty((layout.d, layout.d) if method.jacobian == "full" else layout.d)
 
-    def fill(carry: Carry, attempts: int, wanted: int) -> tuple[Carry, NativeChunk]:
-        assert carry.vector is not None
-        vector, buffer = carry.vector.copy(), take((capacity + 1) * layout.row)
-        last = int(carry.solve.counts.attempted) + attempts
-        seconds = limits.share(CHUNK_SECONDS)
-        until = restarts.until(carry.solve.state.t, t1)
-        given = settings(method, control, until, True, min(wanted, capacity), last, seconds)
+    def fill(carry: Carry, attempts: int, wanted: int) -> tuple[Carry, Rows]:
+        vector, buffer = carry.form.copy(), take((rows + 1) * layout.row)
+        until = to_do.until(carry.solve.state.t)
+        given = _settings(to_do, until, rows, carry, attempts, wanted, limits)
         open_chunk, advance = library.probode_open, library.probode_advance
         memory = [address(x) for x in (given, vector, buffer, f, matrix)]
         y = vector[1 : 1 + layout.d]
@@ -141,75 +95,76 @@ def python_steps(
                 value = jacobian(t, y, slope)
                 matrix[...] = np.diagonal(value) if value.ndim > matrix.ndim else value
             go = advance(*memory)
-        return _after(method, vector, buffer, given, until != t1)
+        return _after(layout, vector, buffer, until != t1)
 
     return fill
 
 
+def _settings(
+    to_do: Given, until: Any, rows: int, carry: Carry, attempts: int, wanted: int, limits: Limits
+) -> np.ndarray:
+    """Those of a chunk."""
+    method, control = to_do.inputs.method, to_do.inputs.control
+    keep = min(wanted, rows) if rows else wanted
+    last, seconds = int(carry.solve.counts.attempted) + attempts, limits.share(CHUNK_SECONDS)
+    return settings(method, control, until, rows > 0, keep, last, seconds)
+
+
 def _after(
-    method: Method, vector: np.ndarray, buffer: np.ndarray, given: np.ndarray, goes_on: bool
-) -> tuple[Carry, NativeChunk]:
-    layout = layout_of(method)
+    layout: Layout, vector: np.ndarray, buffer: np.ndarray, goes_on: bool
+) -> tuple[Carry, Rows]:
     steps = layout.steps(vector)
     if goes_on and int(layout.solve(vector).status) == Status.SUCCESS:
         vector = vector.copy()
         layout.revive(vector)
-    chunk = NativeChunk(layout.rows(buffer, steps), steps, buffer, given)
-    return Carry(vector, layout.solve(vector)), chunk
+    return Carry(layout.solve(vector), vector), layout.rows(buffer, steps)
 
 
 def packed(method: Method, solve: Solve) -> Carry:
     """A solve that was begun elsewhere."""
     vector = np.array((pack if on_host(solve.status) else _pack)(method, solve))
-    return Carry(vector, layout_of(method).solve(vector))
+    return Carry(layout_of(method).solve(vector), vector)
 
 
-def packed_step(method: Method, rows: Rows, following: Solve) -> tuple[Carry, NativeChunk]:
+def packed_step(method: Method, rows: Rows, following: Solve) -> tuple[Carry, Rows]:
     """A step that was made elsewhere: two rows (one: no step), and the solve after it."""
     layout = layout_of(method)
-    buffer = layout.buffer(rows)
-    steps = len(rows.t) - 1
-    chunk = NativeChunk(layout.rows(buffer, steps), steps, buffer, layout.without_control)
-    return packed(method, following), chunk
+    return packed(method, following), layout.rows(layout.buffer(rows), rows.steps)
 
 
 def revived(method: Method, carry: Carry) -> Carry:
     """A solve that has stopped, set to go on with steps as long as the last one."""
-    assert carry.vector is not None
-    layout, vector = layout_of(method), carry.vector.copy()
+    layout, vector = layout_of(method), carry.form.copy()
     layout.revive(vector)
-    return Carry(vector, layout.solve(vector))
+    return Carry(layout.solve(vector), vector)
 
 
-def join_chunks(method: Method, chunks: list[NativeChunk]) -> Rows:
+def join_rows(method: Method, chunks: list[Rows]) -> Rows:
     """All rows in one piece of memory; row 0 of a chunk repeats the last of the one before.
 
     Chunks are taken out of the list one by one: what was copied need not be held any longer.
     """
-    layout, count = layout_of(method), sum(chunk.steps for chunk in chunks)
-    used = (count + 1) * layout.row
-    if len(chunks) == 1 and 2 * used > chunks[0].buffer.size:
-        return chunks.pop().rows
-    out, at = take(used), layout.row
-    out[:at] = chunks[0].buffer[:at]
+    layout, count = layout_of(method), sum(rows.steps for rows in chunks)
+    if len(chunks) == 1 and 2 * (count + 1) > capacity(method):  # most of its memory is used
+        return chunks.pop()
+    out, at = take((count + 1) * layout.row).reshape(-1, layout.row), 1
+    out[0] = layout.table(chunks[0])[0]
     while chunks:
-        chunk = chunks.pop(0)
-        end = at + chunk.steps * layout.row
-        out[at:end] = chunk.buffer[layout.row : (chunk.steps + 1) * layout.row]
+        rows = chunks.pop(0)
+        end = at + rows.steps
+        out[at:end] = layout.table(rows)[1:]
         at = end
     return layout.rows(out, count)
 
 
-def smooth_rows(
-    method: Method, given: np.ndarray, rows: Rows, last: Marginals, limits: Limits
-) -> Marginals | None:
+def smooth_rows(method: Method, rows: Rows, last: Marginals, limits: Limits) -> Marginals | None:
     """Smooth joined rows, given the last one smoothed; into one piece of memory.
 
     With a time limit in pieces, between which the clock is looked at; ``None``: not in time.
     """
     library, layout = load(), layout_of(method)
     assert library is not None
-    end = len(rows.t) - 1
+    given, end = layout.without_control, rows.steps
     out = take((end + 1) * layout.marginal).reshape(end + 1, layout.marginal)
     out[end] = np.concatenate([np.ravel(last.mean), np.ravel(triangle(np.asarray(last.factor)))])
     table = layout.table(rows)
@@ -235,7 +190,7 @@ _begin = compiled(1)(begin)
 def _steps(
     method: Method,
     initialization: Initialization,
-    capacity: int,
+    most: int,
     field: Field,
     control: Control,
     t0: Array,
@@ -251,17 +206,17 @@ def _steps(
         return begin(method, initialization, field, control, t0, t1, y0)
 
     state = jax.lax.cond(begun, lambda: state, first)
-    return step_until_stopped(method, capacity, field, given, state)
+    return step_until_stopped(method, most, field, given, state)
 
 
 def step_until_stopped(
-    method: Method, capacity: int, field: Field, given: Array, state: Array
+    method: Method, most: int, field: Field, given: Array, state: Array
 ) -> tuple[Array, Array]:
     """Evaluate and step until the kernel says stop. Returns the state and the rows, as vectors."""
     layout = layout_of(method)
     memory = (
         jax.ShapeDtypeStruct((layout.state,), jnp.float64),
-        jax.ShapeDtypeStruct(((capacity + 1) * layout.row,), jnp.float64),
+        jax.ShapeDtypeStruct(((most + 1) * layout.row,), jnp.float64),
     )
     # Aliases: the state and the rows are changed where they are.
     out = (*memory, jax.ShapeDtypeStruct((), jnp.bool_))

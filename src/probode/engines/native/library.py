@@ -1,4 +1,4 @@
-"""The compiled library: whether it is there, and what it can do."""
+"""The compiled library: whether it is there, and how it is called."""
 
 import ctypes
 import os
@@ -13,9 +13,6 @@ import jax
 import numpy as np
 
 from probode.base.said import logger
-from probode.filter.control import ConstantStep, Control, GridSteps, PControl, PIControl
-from probode.filter.step import Method
-from probode.model.structure import Dense
 
 LIBRARY = "_kernels.so"
 
@@ -26,21 +23,6 @@ FUNCTIONS = (
 """What the library has, each name with ``probode_`` before it."""
 
 INSTRUCTION_SETS = ("avx512", "avx2", "baseline")
-
-_DENSE_LIMIT = 1500
-"""Above this size of a dense state LAPACK's blocked decompositions are faster.
-
-At 600 the kernels take a sixth of the time (update by covariances, whitened smoother), at 1200 a
-half.
-"""
-
-_INTERPOLATION_LIMIT = 1000
-"""The same for dense output.
-
-The kernel takes a fifth of the time up to 170, five sixths at 900; at 1200 it takes a sixth more.
-"""
-
-_CONTROLS = (PControl, PIControl, ConstantStep, GridSteps)
 
 _switched_off = ContextVar("switched_off", default=os.environ.get("PROBODE_NATIVE", "") == "0")
 
@@ -124,22 +106,3 @@ def address(array: np.ndarray) -> ctypes.c_void_p:
 def available() -> bool:
     """Whether native kernels can be used in this process."""
     return not _switched_off.get() and jax.default_backend() == "cpu" and load() is not None
-
-
-def supports(method: Method, control: Control) -> bool:
-    """Whether there is a native kernel for this method and this step size control.
-
-    Objects of a user's own class are run in JAX: the kernels know the library's own only.
-    """
-    known = not method.diffusion.needs_innovation and type(control) in _CONTROLS
-    known = known and (method.evaluations == 1 or not isinstance(method.structure, Dense))
-    return known and _knows(method, _DENSE_LIMIT)
-
-
-def interpolates(method: Method) -> bool:
-    """Whether there is a native kernel for the dense output of this method."""
-    return _knows(method, _INTERPOLATION_LIMIT)
-
-
-def _knows(method: Method, largest: int) -> bool:
-    return method.is_ours and method.structure.factor_shape[-1] <= largest and available()

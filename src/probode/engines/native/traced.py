@@ -12,31 +12,23 @@ from probode.base.precision import double_precision
 from probode.engines.native.driver import step_until_stopped
 from probode.engines.native.layout import begin, layout_of, pack, settings
 from probode.engines.native.lists import lists_of
+from probode.engines.protocol import Inputs
 from probode.filter import loop
-from probode.filter.control import Control
 from probode.filter.loop import Solve
 from probode.filter.start import Initialization
 from probode.filter.step import Method
-from probode.programs.field import Field
 
 _UNLIMITED = 2.0**53
 
 
-def solve_to_end(
-    method: Method,
-    initialization: Initialization,
-    field: Field,
-    control: Control,
-    t0: Array,
-    t1: Array,
-    y0: Array,
-) -> Solve:
+def solve_to_end(inputs: Inputs) -> Solve:
     """The solve when it has ended, by the native kernels.
 
     They have no derivatives and no batches: under ``vmap``, and for derivatives, the same loop is
     run in JAX. The transformation decides, not the call: ``jit`` comes first and knows of neither.
     """
-    leaves, tree = jax.tree.flatten((field, control, t0, t1, y0))
+    method, initialization, *data = inputs
+    leaves, tree = jax.tree.flatten(tuple(data))
     program = _Program(method, initialization, tree)
     if _end is None:
         return program.in_jax(*map(jnp.asarray, leaves))
@@ -86,11 +78,8 @@ class _Program:
     def in_jax(self, *leaves: Any) -> Solve:
         """The solve at its end."""
         field, control, t0, t1, y0 = jax.tree.unflatten(self.tree, leaves)
-        return jax.lax.while_loop(
-            loop.running,
-            lambda solve: loop.advance(self.method, field, control, solve, t1)[0],
-            loop.begin(self.method, self.initialization, field, control, t0, t1, y0),
-        )
+        solve = loop.begin(self.method, self.initialization, field, control, t0, t1, y0)
+        return loop.run_to_end(self.method, field, control, solve, t1)
 
     def packed_in_jax(self, *leaves: Any) -> Array:
         """The solve at its end, as the vector of the kernels, without them."""
