@@ -26,10 +26,16 @@ CORE := tests/test_*oracle*.py tests/test_native*.py tests/test_posterior.py tes
 SHARED_PROGRAMS := JAX_COMPILATION_CACHE_DIR=build/programs \
 	JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
 
-# What make versions runs on, and with which Python: newer versions of JAX want newer ones.
-VERSIONS ?= oldest newest
-NEWEST_PYTHON ?= $(or $(shell command -v python3.14 python3.13 python3.12 | head -n 1),$(PYTHON))
+# What make versions runs on, and with which Python: newer versions of JAX want newer ones, and of the
+# oldest NumPy there are wheels up to Python 3.12. One that is named may still not run (pyenv).
+FIRST_THAT_RUNS = $(firstword $(foreach name,$(1),$(shell \
+	$(name) -c "import ensurepip, sys; sys.exit(not $(2))" 2> /dev/null && echo $(name))))
+OLDEST_PYTHON ?= $(call FIRST_THAT_RUNS,$(PYTHON) python3.11 python3.12,sys.version_info < (3, 13))
+NEWEST_PYTHON ?= $(call FIRST_THAT_RUNS,python3.14 python3.13 python3.12 $(PYTHON),True)
+VERSIONS ?= $(if $(OLDEST_PYTHON),oldest) newest
 VERSIONED := $(CORE) tests/test_jax_inside.py tests/test_taylor.py tests/test_transforms.py
+TELL_VERSIONS := import jax, numpy, platform, scipy; print('Python', platform.python_version(), \
+	*(f', {one.__name__} {one.__version__}' for one in (jax, numpy, scipy)))
 TEST_TOOLS := editables hatchling hypothesis matplotlib mpmath pytest pytest-xdist
 
 .PHONY: help install run paper bench test lint types unit slow kernels versions format clean
@@ -80,30 +86,30 @@ kernels: $(INSTALLED) ## Run the core claims on each instruction set, and withou
 		env $$set $(TEST_ENV) $(SHARED_PROGRAMS) \
 		$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not slow" $(CORE) || exit 1; done
 
+# Where a version is what .venv has already, make test is the run of it.
 versions: $(INSTALLED) $(VERSIONS:%=.venv-%/.installed) ## Run the core claims on the oldest JAX that is supported, and the newest
+	@$(if $(OLDEST_PYTHON),true,echo "oldest: left out, for want of a Python before 3.13")
+	@tested=$$($(BIN)/python -c "$(TELL_VERSIONS)"); \
 	for version in $(VERSIONS); do python=.venv-$$version/bin/python; \
-		$$python -c "import jax, numpy, scipy; print(*map(lambda x: f'{x.__name__} {x.__version__}', (jax, numpy, scipy)))"; \
+		found=$$($$python -c "$(TELL_VERSIONS)"); echo "$$version: $$found"; \
+		if [ "$$found" = "$$tested" ]; then echo "which is what make test runs on"; continue; fi; \
 		env $(TEST_ENV) $$python -m pytest -n $(WORKERS) --dist loadfile -m "not slow" $(VERSIONED) \
 		|| exit 1; done
 
 # The lower bounds of pyproject.toml, and no bounds at all. The kernels are those of .venv: what they
 # need of XLA's interface does not change between these versions.
-.venv-oldest/.installed: pyproject.toml constraints.txt
-	$(PYTHON) -m venv .venv-oldest
-	.venv-oldest/bin/python -c "import tomllib; \
+.venv-oldest/.installed: MADE_BY = $(OLDEST_PYTHON)
+.venv-oldest/.installed: NEED = need.replace('>=', '==')
+.venv-newest/.installed: MADE_BY = $(NEWEST_PYTHON)
+.venv-newest/.installed: NEED = need.split('>=')[0]
+.venv-oldest/.installed .venv-newest/.installed: .venv-%/.installed: pyproject.toml
+	$(MADE_BY) -m venv --clear .venv-$*
+	.venv-$*/bin/python -c "import tomllib; \
 		needs = tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies']; \
-		print(*(need.replace('>=', '==') for need in needs), sep='\n')" > .venv-oldest/oldest.txt
-	.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check \
-		-r .venv-oldest/oldest.txt $(TEST_TOOLS)
-	PROBODE_BUILD_NATIVE=0 .venv-oldest/bin/python -m pip install --quiet \
-		--disable-pip-version-check --no-build-isolation --no-deps -e .
-	@touch $@
-
-.venv-newest/.installed: pyproject.toml
-	$(NEWEST_PYTHON) -m venv .venv-newest
-	.venv-newest/bin/python -m pip install --quiet --disable-pip-version-check \
-		--upgrade --upgrade-strategy eager jax jaxtyping numpy scipy threadpoolctl $(TEST_TOOLS)
-	PROBODE_BUILD_NATIVE=0 .venv-newest/bin/python -m pip install --quiet \
+		print(*($(NEED) for need in needs), sep='\n')" > .venv-$*/needs.txt
+	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check \
+		-r .venv-$*/needs.txt $(TEST_TOOLS)
+	PROBODE_BUILD_NATIVE=0 .venv-$*/bin/python -m pip install --quiet \
 		--disable-pip-version-check --no-build-isolation --no-deps -e .
 	@touch $@
 

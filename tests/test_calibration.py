@@ -12,8 +12,8 @@ from compiling import jit_once
 import probode
 from probode import EK0, EK1, DiagonalEK1, PIControl, problems, solve
 from probode.engines import native
-from probode.global_error import drive, interpolant, scales
-from probode.global_error.carry import carry_at_once, carry_over
+from probode.global_error import in_jax, interpolant, scales
+from probode.global_error.in_jax import carry_at_once, carry_over
 from probode.global_error.schemes import scheme_for
 from probode.global_error.stages import Collocation
 from probode.global_error.transport import Carry
@@ -414,13 +414,13 @@ def test_all_steps_at_once_is_step_by_step():
 def test_where_the_error_is_no_small_perturbation_steps_go_one_by_one(monkeypatch):
     """A tolerance of a tenth, over two periods: the trajectory is lost."""
     one_by_one = []
-    original = drive._block
+    original = in_jax._block
 
     def counting(*inputs):
         one_by_one.append(inputs)
         return original(*inputs)
 
-    monkeypatch.setattr(drive, "_block", counting)
+    monkeypatch.setattr(in_jax, "_block", counting)
     with native.disabled():  # the kernels always go one by one
         run(EK1(3), rtol=1e-6, t1=2.0).calibrate()
         assert not one_by_one

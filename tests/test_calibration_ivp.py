@@ -11,7 +11,7 @@ import probode
 from probode import EK0, EK1, DiagonalEK1, solve_ivp
 from probode.base.limits import Limits
 from probode.base.precision import double_precision
-from probode.global_error import drive, host, schemes
+from probode.global_error import in_jax, in_python, schemes
 from probode.ivp.options import Options
 
 
@@ -95,7 +95,7 @@ def test_the_transport_driven_from_python_inverts_no_more_than_a_jacobian(mode, 
 @pytest.mark.parametrize("mode", ["defect", "defect-fast"])
 def test_the_transport_driven_from_python_is_the_compiled_one(mode, monkeypatch):
     """In blocks or not. Defects are differences of slopes: rounding of ten, times the length."""
-    monkeypatch.setattr(host, "block_steps", lambda scheme, d: 7)
+    monkeypatch.setattr(in_python, "block_steps", lambda scheme, d: 7)
 
     def field(t, y):
         return jnp.stack(lotka_volterra(t, y))
@@ -103,15 +103,15 @@ def test_the_transport_driven_from_python_is_the_compiled_one(mode, monkeypatch)
     posterior = probode.solve(field, (0, 4), [1.0, 1.0], solver=probode.EK1(3))
     t, means = np.asarray(posterior.t), np.asarray(posterior.path.smoothed.mean)
     scheme = schemes.scheme_for(posterior.method, True, mode)
-    problem = host.HostProblem(
+    problem = in_python.HostProblem(
         lambda t, y: np.array(lotka_volterra(t, y)),
         lambda t, y, f: np.array([[1.5 - y[1], -y[0]], [y[1], -3 + y[0]]]),
     )
-    in_python = host.transport_on_host(scheme, problem, t, means, Limits())
+    driven = in_python.transport(scheme, problem, t, means, Limits())
     with double_precision():
-        compiled = drive.transport(scheme, posterior.problem.field, t, means, Limits())
+        compiled = in_jax.transport_traced(scheme, posterior.problem.field, t, means)
     for name in ("error", "stages", "first", "second"):
-        ours, theirs = getattr(in_python, name), getattr(compiled, name)
+        ours, theirs = getattr(driven, name), getattr(compiled, name)
         np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=4 * 10 * np.finfo(float).eps * 4)
 
 

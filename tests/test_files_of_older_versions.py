@@ -35,7 +35,10 @@ def assert_has_the_numbers(result, files, kind):
     assert len(names) == len(found) > 0
     for name in names:
         key = name.removeprefix(f"{kind}/")
-        if key in COMPUTED:
+        if key == "std between":  # later versions add what is seen between the steps
+            assert np.all(found[key] >= known[name] * (1 - 1e-7)), name
+            assert np.all(found[key] <= 3 * known[name]), name
+        elif key in COMPUTED:
             np.testing.assert_allclose(found[key], known[name], rtol=1e-7, err_msg=name)
         else:
             np.testing.assert_array_equal(found[key], known[name], err_msg=name)

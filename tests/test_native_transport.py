@@ -6,10 +6,11 @@ import pytest
 
 from benchmarks import held_out
 from probode import EK0, EK1, DiagonalEK1, PIControl, problems, solve
+from probode.base.limits import Limits
 from probode.base.precision import double_precision
 from probode.engines import native
-from probode.global_error.carry import carry_over
-from probode.global_error.kernels import transport_natively
+from probode.global_error import native as by_kernels
+from probode.global_error.in_jax import carry_over
 from probode.global_error.schemes import MODES, scheme_for
 from probode.global_error.transport import Carry
 from probode.programs.field import bind
@@ -67,7 +68,7 @@ def both(request):
         known = means[:, : scheme.k + 1]
         in_jax = jax.jit(lambda t, m: carry_over(scheme, field, t, m, Carry.start(np, d))[1])
         expected = jax.tree.map(np.asarray, in_jax(t, known))
-    return transport_natively(scheme, field, t, means), expected
+    return by_kernels.transport(scheme, field, t, means, Limits()), expected
 
 
 @pytest.mark.parametrize("what", ["error", "stages", "first", "second"])

@@ -30,10 +30,10 @@ def test_noise_ends_a_solve_that_would_not_end(method, kernels):
 
 def judged(function, length=1e-9, steps=600, t1=1.0):
     """The verdict on steps of this length, and what is noted."""
-    rows = SimpleNamespace(t=length * np.arange(steps + 1), mean=np.ones((steps + 1, 3, 2)))
+    t, mean = length * np.arange(steps + 1), np.ones((steps + 1, 3, 2))
     notes = []
     judge = stops_where_unsteady(function, t1, notes)
-    return judge(SimpleNamespace(rows=rows, steps=steps)), notes
+    return judge(SimpleNamespace(t=t, mean=mean, steps=steps)), notes
 
 
 class Noisy:

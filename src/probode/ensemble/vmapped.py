@@ -1,8 +1,8 @@
 """The reference engine: the library's own saving loop on a batch of members at a time.
 
 A batch has ``W`` lanes, each with a member. All lanes attempt a step at once, until enough of them
-have finished; those are harvested and their places filled with members that wait (compact and
-refill). So a batch costs the mean number of steps of its members, not the largest.
+have finished; those are harvested and their places filled with members that wait
+(:mod:`probode.engines.lanes.refill`).
 """
 
 from collections.abc import Callable, Iterator
@@ -18,6 +18,7 @@ from probode.base.compile import TURN_ON_CPU
 from probode.base.precision import double_precision
 from probode.base.status import Status
 from probode.engines.lanes.records import LaneResults, Members
+from probode.engines.lanes.refill import Places
 from probode.engines.monitor import one_blas_thread
 from probode.ensemble import batch
 from probode.ensemble.batch import Plan, Start, vacant_lanes
@@ -72,7 +73,7 @@ def solve_vmapped(
             settings.control.flat(plan.shape).within(plan.solver.prior.longest_step),
             settings.max_steps,
             queue,
-            list(np.flatnonzero(fits)[::-1]),
+            np.flatnonzero(fits),
             lanes,
             on_progress,
             TURN_ON_CPU if platform == "cpu" else nullcontext(),
@@ -164,8 +165,8 @@ class Driver:
     max_steps: int
     queue: Start
     """All members."""
-    waiting: list[int]
-    """Numbers of those that have not been begun, the next one last."""
+    order: np.ndarray
+    """Numbers of those that can be begun."""
     width: int
     on_progress: Callable[[int], Any] | None
     turn: AbstractContextManager[Any]
@@ -175,58 +176,55 @@ class Driver:
         """Solve all; give the numbers and outcomes of members as they finish."""
         one = jax.tree.map(lambda x: x[0], self.queue)
         self.lanes = vacant_lanes(self.plan, self.field, self.control, one, self.width)
-        self.inside = np.full(self.width, -1)  # which member is in which lane
+        count = len(self.order)
+        self.places = Places.vacant(np, self.width, count, count)
         going = np.zeros(self.width, bool)
-        while self.waiting or (self.inside >= 0).any():
+        while self.places.open:
             if stop is not None and stop.is_set():
                 return
             yield from self._refill(going)
             going = self._advance()
 
     @property
-    def places(self) -> int:
+    def exchanged(self) -> int:
         """Lanes that are exchanged at once."""
         return max(1, self.width // _REFILLED)
 
     def _refill(self, going: np.ndarray) -> Iterator[tuple[np.ndarray, Any]]:
         """Harvest lanes that have finished, and put members that wait into their places."""
-        free = np.flatnonzero(~going)
-        if not self.waiting:
-            free = free[self.inside[free] >= 0]
-        for first in range(0, len(free), self.places):
-            slots = free[first : first + self.places]
-            arriving = [self.waiting.pop() for _ in slots[: len(self.waiting)]]
-            missing = self.places - len(arriving)
-            rows = [*arriving, *[0] * missing]
+        before, self.places = self.places, self.places.give(np, ~going)
+        free = np.flatnonzero(~going & (before.taken | self.places.taken))
+        for first in range(0, len(free), self.exchanged):
+            slots = free[first : first + self.exchanged]
+            missing = (0, self.exchanged - len(slots))
+            real = np.pad(self.places.taken[slots], missing)
+            rows = self.order[np.where(real, np.pad(self.places.who[slots], missing), 0)]
             starts = jax.tree.map(lambda x, rows=rows: x[rows], self.queue)
-            real: Any = np.arange(self.places) < len(arriving)
-            starts = replace(starts, real=real)
-            padded = np.concatenate([slots, np.full(self.places - len(slots), self.width)])
+            padded = np.pad(slots, missing, constant_values=self.width)
             with self.turn:
                 outcome, self.lanes = jax.block_until_ready(
                     batch.exchange_lanes(
-                        self.plan, self.field, self.control, self.lanes, padded, starts
+                        *(self.plan, self.field, self.control, self.lanes, padded),
+                        replace(starts, real=real),
                     )
                 )
-            leaving = self.inside[slots]
-            done = np.flatnonzero(leaving >= 0)
-            self.inside[slots] = [*arriving, *[-1] * (len(slots) - len(arriving))]
+            done = np.flatnonzero(before.taken[slots])
             if len(done):
-                yield leaving[done], jax.tree.map(lambda x, i=done: np.asarray(x)[i], outcome)
+                leaving = self.order[before.who[slots[done]]]
+                yield leaving, jax.tree.map(lambda x, i=done: np.asarray(x)[i], outcome)
                 if self.on_progress is not None:
                     self.on_progress(len(done))
 
     def _advance(self) -> np.ndarray:
         """Step until enough lanes are at rest; return which are not."""
-        busy = int((self.inside >= 0).sum())
-        wanted = self.width - busy + (self.places if self.waiting else busy)
+        at_rest = self.width - self.places.least(np, self.exchanged)
         # What is handed out is not part of the steps: these are compiled once.
         steps = replace(self.plan, covariance=False, samples=0)
         with self.turn:
             self.lanes, going = jax.block_until_ready(
                 batch.advance_lanes(
                     *(steps, self.field, self.control, self.lanes),
-                    *(self.max_steps, _ROUND, min(wanted, self.width)),
+                    *(self.max_steps, _ROUND, at_rest),
                 )
             )
         return np.asarray(going)

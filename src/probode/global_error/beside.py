@@ -19,6 +19,7 @@ from probode.base.precision import on_host
 from probode.base.record import record, static
 from probode.global_error import interpolant, scales
 from probode.global_error.diagnosis import Tally
+from probode.global_error.in_jax import InJax
 from probode.global_error.result import Calibration
 from probode.global_error.schemes import Scheme
 from probode.global_error.transport import Carry
@@ -103,8 +104,9 @@ class Tracker:
     ) -> "Tracker":
         """Over an accepted step, between the filter's means; ``std`` is that at its end."""
         ends = jnp.stack([left[:2], right[:2]])
-        prepared: Any = self.scheme.prepare(field, t, h, ends[0], ends[1])
-        carry, moved = self.scheme.advance(field, prepared, self.carry)
+        problem = InJax(field)
+        prepared: Any = self.scheme.prepare(problem, t, h, ends[0], ends[1])
+        carry, moved = self.scheme.advance(problem, prepared, self.carry)
         n = self.tally.steps + 1.0
         c = scales.misfit(jnp, carry.error, std)
         misfit = self.misfit + (c - self.misfit) / _length(n, _LEAST_MISFIT, _MISFIT_WINDOW)
@@ -148,20 +150,10 @@ class Tracker:
         values = scales.Values(mean, mine.tally.high - mine.tally.low)
         means = mine.misfits[:reached], mine.squares[:reached]
         scaled = scales.combine(xp, error, std, *means, values, self.scheme.doubt)
-        steps = mine.tally.steps.astype(int)
-        scheme = self.scheme
-        more = mine.corrections + mine.repeats
-        return Calibration(
-            mode=mode,
-            contact=scheme.k,
-            kind=scheme.collocation.kind,
-            error=error,
-            stages=None,
-            ratio=scaled.ratio,
-            own=scaled.own,
-            signs=mine.tally.signs(xp, scheme.harmless),
-            f_evaluations=steps * scheme.f_per_step + scheme.collocation.s * more,
-            jacobian_evaluations=steps * scheme.jacobians_per_step + mine.repeats,
+        signs = mine.tally.signs(xp, self.scheme.harmless)
+        return Calibration.of(
+            *(self.scheme, mode, error, None, scaled, signs),
+            *(mine.tally.steps.astype(int), mine.corrections, mine.repeats),
         )
 
 

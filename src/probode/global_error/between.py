@@ -28,7 +28,7 @@ from probode.base.compile import compiled
 from probode.engines.native import library
 from probode.engines.native.tape import tape_of
 from probode.global_error import interpolant
-from probode.global_error.host import HostProblem
+from probode.global_error.in_python import HostProblem
 from probode.programs.field import Field
 from probode.programs.program import timing
 

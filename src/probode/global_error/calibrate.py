@@ -9,9 +9,9 @@ from jaxtyping import Array
 from probode.base.limits import Limits
 from probode.base.precision import on_host
 from probode.filter.step import Method
-from probode.global_error import drive, scales
+from probode.global_error import in_jax, in_python, native, scales
 from probode.global_error.diagnosis import Tally
-from probode.global_error.host import HostProblem, transport_on_host
+from probode.global_error.in_python import HostProblem
 from probode.global_error.result import Calibration
 from probode.global_error.schemes import Scheme, scheme_for
 from probode.global_error.transport import Transported
@@ -34,18 +34,26 @@ def calibrate_nodes(
     Also whether that was done in time for all steps.
     """
     scheme = scheme_for(method, smoothed, mode)
-    if isinstance(problem, HostProblem):
-        moved = transport_on_host(scheme, problem, t, means, limits)
-    elif on_host(t):
-        nodes = np.asarray(t), np.asarray(means)
-        moved = drive.transport(scheme, problem, *nodes, limits)
-        if not problem.guarded and not np.all(np.isfinite(moved.error)):
-            # Perhaps only because a derivative is missing.
-            moved = drive.transport(scheme, problem.guard(), *nodes, limits)
-    else:
-        moved = drive.transport_traced(scheme, problem, t, means)
+    moved = _transport(scheme, problem, t, means, limits)
+    lost = on_host(t) and not np.all(np.isfinite(moved.error))
+    if lost and isinstance(problem, Field) and not problem.guarded:
+        # Perhaps only because a derivative is missing.
+        moved = _transport(scheme, problem.guard(), t, means, limits)
     whole = moved.error.shape[0] == t.shape[0] - 1
     return assemble(scheme, mode, t, means, std, moved), whole
+
+
+def _transport(
+    scheme: Scheme, problem: Field | HostProblem, t: Any, means: Any, limits: Limits
+) -> Transported:
+    """By Python where only that evaluates ``f``, by the kernels where they can, else by JAX."""
+    if isinstance(problem, HostProblem):
+        return in_python.transport(scheme, problem, t, means, limits)
+    if not on_host(t):
+        return in_jax.transport_traced(scheme, problem, t, means)
+    nodes = np.asarray(t), np.asarray(means)
+    moved = native.transport(scheme, problem, *nodes, limits)
+    return in_jax.transport(scheme, problem, *nodes, limits) if moved is None else moved
 
 
 @np.errstate(all="ignore")  # what overflows is seen by its signs
@@ -65,17 +73,7 @@ def assemble(
         moved = moved._replace(error=padded[0], stages=padded[1])
     error = xp.concatenate([xp.zeros_like(means[:1, 0]), moved.error])
     scaled = scales.of_nodes(xp, error, std, means[:, 0], scheme.doubt)
-    corrections, repeats = moved.corrections.sum(), moved.repeats.sum()
-    s = scheme.collocation.s
-    return Calibration(
-        mode=mode,
-        contact=scheme.k,
-        kind=scheme.collocation.kind,
-        error=error,
-        stages=moved.stages,
-        ratio=scaled.ratio,
-        own=scaled.own,
-        signs=signs,
-        f_evaluations=steps * scheme.f_per_step + s * (corrections + repeats),
-        jacobian_evaluations=steps * scheme.jacobians_per_step + repeats,
+    return Calibration.of(
+        *(scheme, mode, error, moved.stages, scaled, signs),
+        *(steps, moved.corrections.sum(), moved.repeats.sum()),
     )

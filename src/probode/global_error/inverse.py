@@ -1,6 +1,6 @@
 """Inverses of many small shifted matrices at once."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -39,21 +39,41 @@ class Complex(NamedTuple):
 
 
 def shifted_inverse(
-    shifts: np.ndarray, h: Float[Array, ""], j: Float[Array, "d d"]
-) -> Complex:  # (pairs, d, d)
-    """``(λ/h - J)⁻¹`` for all shifts ``λ``.
+    xp: Any, shifts: np.ndarray, h: Float[Array, "*steps"], j: Float[Array, "*steps d d"]
+) -> Complex | np.ndarray:  # (*steps, pairs, d, d)
+    """``(λ/h - J)⁻¹`` for all shifts ``λ``; in JAX for one step, in NumPy as complex numbers.
 
-    Libraries treat one matrix per call, which for matrices of order two or three costs ten times
-    the arithmetic.
+    Compiled programs call a library for one matrix at a time, which for matrices of order two or
+    three costs ten times the arithmetic.
     """
     d = j.shape[-1]
-    if d > _UNROLLED:
-        found = jnp.linalg.inv((shifts / h)[:, None, None] * jnp.eye(d) - j)
-        return Complex(found.real, found.imag)
+    if d > _UNROLLED or xp is np:
+        shifted = (shifts / h[..., None])[..., None, None] * xp.eye(d) - j[..., None, :, :]
+        found = xp.linalg.inv(shifted)
+        return found if xp is np else Complex(found.real, found.imag)
     inverses = [_eliminate(complex(shift), h, j) for shift in shifts]
     re = jnp.stack([jnp.stack(found[0]) for found in inverses])
     im = jnp.stack([jnp.stack(found[1]) for found in inverses])
     return Complex(re.reshape(-1, d, d), im.reshape(-1, d, d))
+
+
+def combined(weights: np.ndarray, inverses: Complex | np.ndarray) -> Any:
+    """``Re sum_k w_ik A_k``."""
+    if isinstance(inverses, np.ndarray):
+        return np.einsum("sk,...kab->...sab", weights, inverses).real
+    re, im = inverses
+    return jnp.tensordot(weights.real, re, 1) - jnp.tensordot(weights.imag, im, 1)
+
+
+def applied(
+    columns: np.ndarray, inverses: Complex | np.ndarray, rows: np.ndarray, right: Any
+) -> Any:
+    """``Re T diag(A_k) T⁻¹`` applied to stages ``(*steps, s, d)``."""
+    if isinstance(inverses, np.ndarray):
+        return (columns @ (inverses @ (rows @ right)[..., None])[..., 0]).real
+    turned = Complex((rows.real @ right)[:, None], (rows.imag @ right)[:, None])
+    re, im = inverses * turned
+    return columns.real @ re.sum(axis=-1) - columns.imag @ im.sum(axis=-1)
 
 
 def _eliminate(shift: complex, h: Array, j: Array) -> tuple[list[Array], list[Array]]:

@@ -6,17 +6,16 @@
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from probode.global_error.inverse import Complex, shifted_inverse
+from probode.global_error.inverse import Complex, applied, combined, shifted_inverse
 from probode.global_error.stages import Collocation
 from probode.global_error.transport import (
     DOUBT,
     MOST_ITERATIONS,
     SHRINKS,
+    Arithmetic,
     Carry,
     Curve,
     Transported,
@@ -24,7 +23,6 @@ from probode.global_error.transport import (
     is_settled,
     measured,
 )
-from probode.model.linearize import VectorField
 
 
 class Linear(NamedTuple):
@@ -37,8 +35,22 @@ class Linear(NamedTuple):
     offset: Float[Array, "s d"]
     """``E_i - e_n = offset_i + response_i e_n`` solves the linearised stages."""
     response: Float[Array, "s d d"]
-    solve: Complex
+    solve: Complex | np.ndarray
     """``(λ_k/h - J)⁻¹``, shape ``(pairs, d, d)``."""
+
+
+class _State(NamedTuple):
+    """Corrections in progress."""
+
+    stages: Array
+    change: Array
+    changed: Array
+    solve: Complex | np.ndarray
+    anew: Array
+    """Whether each has a Jacobian of its own."""
+    stop: Array
+    corrections: Array
+    repeats: Array
 
 
 @dataclass(frozen=True)
@@ -78,58 +90,53 @@ class Newton:
         """Part of the error nearby by which the estimate may be wrong."""
         return 0.0 if self.corrections else DOUBT
 
-    def prepare(self, field: VectorField, t: Array, h: Array, left: Array, right: Array) -> Linear:
-        """All of a step that does not depend on ``e_n``; to be vectorised over steps."""
-        c = self.collocation
-        path = curve(jnp, c, self.k, t, h, left, right)
-        f = jax.vmap(field)(path.t, path.value)
-        j = field.jacobian(path.t[c.middle], path.value[c.middle])[1]
-        return self.linearize(path, f, j)
+    def prepare(self, problem: Arithmetic, t: Array, h: Array, left: Array, right: Array) -> Linear:
+        """All of a step that does not depend on ``e_n``: the affine map from that to the stages.
 
-    def linearize(self, path: Curve, f: Array, j: Array) -> Linear:
-        """The affine map from ``e_n`` to the stages."""
+        To be vectorised over steps, or given several of them.
+        """
+        xp, m = problem.xp, self.collocation.middle
+        path = curve(xp, self.collocation, self.k, t, h, left, right)
+        f = problem.at_stages(path.t, path.value)
+        j = problem.jacobian_at(path.t[..., m], path.value[..., m, :], f[..., m, :])
         values, columns, rows = self.collocation.spectrum
-        solve = shifted_inverse(values, path.h, j)
+        solve = shifted_inverse(xp, values, h, j)
         # (λ/h - J)⁻¹ J = λ/h (λ/h - J)⁻¹ - 1
         weights = columns * (values * rows.sum(axis=1))
-        passed = jnp.tensordot(weights.real, solve.re, 1) - jnp.tensordot(weights.imag, solve.im, 1)
-        response = passed / path.h - jnp.eye(f.shape[-1])
+        response = combined(weights, solve) / h[..., None, None, None] - xp.eye(f.shape[-1])
         return Linear(path, f, j, self.apply(solve, path.slope - f), response, solve)
 
-    def apply(self, solve: Complex, right: Any) -> Any:
+    def apply(self, solve: Complex | np.ndarray, right: Any) -> Any:
         """``((h a)⁻¹ - J)⁻¹`` applied to stages: ``Re T diag((λ/h - J)⁻¹) T⁻¹``."""
         _, columns, rows = self.collocation.spectrum
-        turned = Complex((rows.real @ right)[:, None], (rows.imag @ right)[:, None])
-        re, im = solve * turned
-        return columns.real @ re.sum(axis=-1) - columns.imag @ im.sum(axis=-1)
+        return applied(columns, solve, rows, right)
 
-    def advance(self, field: VectorField, step: Linear, carry: Carry) -> tuple[Carry, Transported]:
+    def advance(self, problem: Arithmetic, step: Linear, carry: Carry) -> tuple[Carry, Transported]:
         """Carry the error over one step."""
-        e, none = carry.error, jnp.zeros((), int)
+        xp, e = problem.xp, carry.error
+        none = xp.zeros((), int)
         first = step.offset + step.response @ e
         plain = e + first
 
         def corrected() -> tuple[Array, Array, Array, Array, Array]:
-            shifted = jax.vmap(field)(step.curve.t, step.curve.value - plain)
+            shifted = problem.at_stages(step.curve.t, step.curve.value - plain)
             change = self.apply(step.solve, (step.f - shifted) - plain @ step.j.T)
-            changed, moved = measured(jnp, step.curve.value, plain, first, change)
-            settled = is_settled(jnp, changed, jnp.ones(()), moved, carry.steps)
-            found = jax.lax.cond(
+            changed, moved = measured(xp, step.curve.value, plain, first, change)
+            settled = is_settled(xp, changed, 1.0, moved, carry.steps)
+            found = problem.cond(
                 settled,
                 lambda: (plain + change, change, none, none),
-                lambda: self._settle(field, step, carry, plain + change, change, changed),
+                lambda: self._settle(problem, step, carry, plain + change, change, changed),
             )
-            stages, last, corrections, repeats = found
-            last = jnp.where(repeats > 0, last, change)
-            return stages, last, corrections, repeats, jnp.where(settled, 0.0, 1.0)
+            return *found, 1.0 - settled
 
         if self.corrections:
             stages, change, corrections, repeats, due = corrected()
         else:
-            stages, change, corrections, repeats, due = jax.lax.cond(
+            stages, change, corrections, repeats, due = problem.cond(
                 carry.looks,
                 corrected,
-                lambda: (plain, jnp.zeros_like(plain), none, none, jnp.zeros(())),
+                lambda: (plain, xp.zeros_like(plain), none, none, xp.zeros(())),
             )
             corrections = corrections + carry.looks
         end, last = stages[-1], change[-1]
@@ -138,7 +145,7 @@ class Newton:
 
     def _settle(
         self,
-        field: VectorField,
+        problem: Arithmetic,
         step: Linear,
         carry: Carry,
         stages: Array,
@@ -149,61 +156,53 @@ class Newton:
 
         That begins again at ``E = e_n``, and each of its iterations has its own Jacobian.
         """
-        path, inner, e = step.curve, self.collocation.middle, carry.error
+        xp, path, e = problem.xp, step.curve, carry.error
+        inner, shifts = self.collocation.middle, self.collocation.spectrum[0]
         inverse_matrix = np.linalg.inv(self.collocation.matrix)
-        begin = jnp.broadcast_to(e, path.value.shape)
+        begin = xp.broadcast_to(e, path.value.shape)
         affordable = carry.credit >= MOST_ITERATIONS
 
-        class State(NamedTuple):
-            stages: Array
-            change: Array
-            changed: Array
-            solve: Complex
-            anew: Array
-            stop: Array
-            corrections: Array
-            repeats: Array
+        def linearize(f: Array, stages: Array) -> Complex | np.ndarray:
+            j = problem.jacobian_at(path.t[inner], path.value[inner] - stages[inner], f[inner])
+            return shifted_inverse(xp, shifts, path.h, j)
 
-        def linearize(f: Array, stages: Array) -> Complex:
-            j = field.jacobian(path.t[inner], path.value[inner] - stages[inner])[1]
-            return self.linearize(path, f, j).solve
-
-        def iterate(now: State) -> State:
-            f = jax.vmap(field)(path.t, path.value - now.stages)
-            solve = jax.lax.cond(now.anew, lambda: linearize(f, now.stages), lambda: now.solve)
+        def iterate(now: _State) -> _State:
+            f = problem.at_stages(path.t, path.value - now.stages)
+            solve = problem.cond(now.anew, lambda: linearize(f, now.stages), lambda: now.solve)
             change = self.apply(solve, inverse_matrix @ (e - now.stages) / path.h + path.slope - f)
             stages = now.stages + change
-            changed, moved = measured(jnp, path.value, stages, stages - e, change)
-            settled = is_settled(jnp, changed, now.changed, moved, carry.steps)
+            changed, moved = measured(xp, path.value, stages, stages - e, change)
+            settled = is_settled(xp, changed, now.changed, moved, carry.steps)
             stuck = ~now.anew & ~settled & ~(changed <= SHRINKS * now.changed)
             anew = now.anew | (stuck & affordable)
             restart = anew & ~now.anew
-            one = jnp.ones((), int)
-            return State(
-                jnp.where(restart, begin, stages),
+            one = xp.ones((), int)
+            return _State(
+                xp.where(restart, begin, stages),
                 change,
-                jnp.where(restart, 0.0, changed),
+                xp.where(restart, 0.0, changed),
                 solve,
                 anew,
                 settled | (stuck & ~affordable),
-                now.corrections + jnp.where(now.anew, 0, one),
-                now.repeats + jnp.where(now.anew, one, 0),
+                now.corrections + xp.where(now.anew, 0, one),
+                now.repeats + xp.where(now.anew, one, 0),
             )
 
-        def going(now: State) -> Array:
+        def going(now: _State) -> Array:
             return ~now.stop & (now.repeats < MOST_ITERATIONS) & (now.corrections < MOST_ITERATIONS)
 
         anew = ~(changed <= SHRINKS) & affordable
-        none = jnp.zeros((), int)
-        start = State(
-            jnp.where(anew, begin, stages),
+        none = xp.zeros((), int)
+        start = _State(
+            xp.where(anew, begin, stages),
             change,
-            jnp.where(anew, 0.0, changed),
+            xp.where(anew, 0.0, changed),
             step.solve,
             anew,
             ~(changed <= SHRINKS) & ~affordable,
             none,
             none,
         )
-        end = jax.lax.while_loop(going, iterate, start)
-        return end.stages, end.change, end.corrections, end.repeats
+        end = problem.while_loop(going, iterate, start)
+        noted = xp.where(end.repeats > 0, end.change, change)
+        return end.stages, noted, end.corrections, end.repeats

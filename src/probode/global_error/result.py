@@ -11,6 +11,7 @@ from probode.base.precision import on_host
 from probode.base.record import record, static
 from probode.global_error import interpolant
 from probode.global_error.scales import Scales
+from probode.global_error.schemes import Scheme
 from probode.global_error.stages import Collocation
 
 _FARTHEST = 2.0 * 2.0**0.5
@@ -45,6 +46,25 @@ class Calibration:
     looked: Array | None = None
     """What was looked at between the steps: a :class:`probode.global_error.diagnosis.Looked`, as
     numbers; ``None``: nothing is known of that."""
+
+    @staticmethod
+    def of(
+        scheme: Scheme,
+        mode: str,
+        error: Array,
+        stages: Array | None,
+        scales: Scales,
+        signs: Array,
+        steps: Any,
+        corrections: Any,
+        repeats: Any,
+    ) -> "Calibration":
+        """What a transport over so many steps has found, and what it has cost."""
+        collocation = scheme.collocation
+        f = steps * scheme.f_per_step + collocation.s * (corrections + repeats)
+        jacobians = steps * scheme.jacobians_per_step + repeats
+        found = (error, stages, scales.ratio, scales.own, signs)
+        return Calibration(mode, scheme.k, collocation.kind, *found, f, jacobians)
 
     @property
     def scales(self) -> Scales:

@@ -119,7 +119,9 @@ def combine(
     blended = c / 2 + xp.minimum(misfit_mean, 4 * c) / 2
     # One misfit for all components: where their proportions in the model are far off, too, its
     # scale says nothing of those whose errors are far smaller.
-    model = xp.minimum(xp.sqrt(blended / 2)[..., None] * std, _MOST * xp.hypot(size, local))
+    around = xp.hypot(size, local)
+    most = xp.where(around > 0.0, _MOST * around, xp.inf)
+    model = xp.minimum(xp.sqrt(blended / 2)[..., None] * std, most)
     scale = xp.where(known, xp.hypot(np.sqrt(0.5) * size, model), size)
     scale = xp.hypot(xp.clip(local, scale / 2, 2 * scale), doubt * local)
     exact = ~known & (scale == 0.0)

@@ -14,6 +14,11 @@ Scheme = Newton | Sweeps
 
 MODES = ("defect", "defect-fast")
 
+_BLOCK_STEPS = 256
+_LIGHT_BLOCK_STEPS = 1024
+"""Without Jacobians preparing a step costs next to nothing, and so does padding."""
+_BLOCK_BYTES = 32 * 2**20
+
 
 def scheme_for(method: Method, smoothed: bool, mode: str) -> Scheme:
     """The transport of a solver: implicit where the solver is, Jacobian-free where it is.
@@ -40,3 +45,11 @@ def _scheme(order: int, jacobian: str, smoothed: bool, fast: bool) -> Scheme:
     if jacobian == "diagonal":
         return Sweeps(Collocation("radau", 3 if fast else 4), k, 1 if fast else 2, diagonal=True)
     return Sweeps(Collocation("gauss", 3), k, 1 if fast else 2)
+
+
+def block_steps(scheme: Scheme, d: int) -> int:
+    """Steps that are prepared at once: one size for a scheme and a dimension."""
+    s = scheme.collocation.s
+    row = 8 * (6 * s * d + (scheme.jacobians_per_step and (2 * s + 2) * d * d))
+    most = _BLOCK_STEPS if scheme.jacobians_per_step else _LIGHT_BLOCK_STEPS
+    return int(max(4, min(most, _BLOCK_BYTES // row)))

@@ -6,8 +6,6 @@
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
@@ -16,6 +14,7 @@ from probode.global_error.transport import (
     DOUBT,
     MOST_SWEEPS,
     SWEEPS_SHRINK,
+    Arithmetic,
     Carry,
     Curve,
     Transported,
@@ -23,7 +22,6 @@ from probode.global_error.transport import (
     is_settled,
     measured,
 )
-from probode.model.linearize import VectorField
 
 
 class Loose(NamedTuple):
@@ -31,6 +29,18 @@ class Loose(NamedTuple):
 
     curve: Curve
     diagonal: Float[Array, " d"] | None
+
+
+class _State(NamedTuple):
+    """Sweeps in progress."""
+
+    stages: Array
+    end: Array
+    second: Array
+    changed: Array
+    before: Array
+    moved: Array
+    sweeps: Array
 
 
 @dataclass(frozen=True)
@@ -75,61 +85,52 @@ class Sweeps:
         """Part of the error nearby by which the estimate may be wrong."""
         return 0.0 if self.sweeps > 1 else DOUBT
 
-    def prepare(self, field: VectorField, t: Array, h: Array, left: Array, right: Array) -> Loose:
-        """All of a step that does not depend on ``e_n``; to be vectorised over steps."""
-        path = curve(jnp, self.collocation, self.k, t, h, left, right)
+    def prepare(self, problem: Arithmetic, t: Array, h: Array, left: Array, right: Array) -> Loose:
+        """All of a step that does not depend on ``e_n``; to be vectorised, or given several."""
+        path = curve(problem.xp, self.collocation, self.k, t, h, left, right)
         diagonal = None
         if self.diagonal:
             m = self.collocation.middle
-            diagonal = field.jacobian_diagonal(path.t[m], path.value[m])[1]
+            diagonal = problem.diagonal_at(path.t[..., m], path.value[..., m, :])
         return Loose(path, diagonal)
 
-    def advance(self, field: VectorField, step: Loose, carry: Carry) -> tuple[Carry, Transported]:
+    def advance(self, problem: Arithmetic, step: Loose, carry: Carry) -> tuple[Carry, Transported]:
         """Carry the error over one step."""
-        c, path, diagonal = self.collocation, step.curve, step.diagonal
+        xp, c, path, diagonal = problem.xp, self.collocation, step.curve, step.diagonal
         e, h = carry.error, path.h
 
-        class State(NamedTuple):
-            stages: Array
-            end: Array
-            second: Array
-            changed: Array
-            before: Array
-            moved: Array
-            sweeps: Array
-
-        def sweep(now: State) -> State:
-            slopes = path.slope - jax.vmap(field)(path.t, path.value - now.stages)
+        def sweep(now: _State) -> _State:
+            slopes = path.slope - problem.at_stages(path.t, path.value - now.stages)
             stages = self.sweep(e, h, now.stages, slopes, diagonal)
             end = stages[-1] if self.diagonal else e + h * mix(c.weights, slopes)
             change = stages - now.stages
-            changed, moved = measured(jnp, path.value, stages, stages - e, change)
-            return State(stages, end, end - now.end, changed, now.changed, moved, now.sweeps + 1)
+            changed, moved = measured(xp, path.value, stages, stages - e, change)
+            return _State(stages, end, end - now.end, changed, now.changed, moved, now.sweeps + 1)
 
-        def unsettled(now: State) -> Array:
+        def unsettled(now: _State) -> Array:
             """Where ``h J`` is not small, more sweeps do not help."""
-            settled = is_settled(jnp, now.changed, now.before, now.moved, carry.steps)
+            settled = is_settled(xp, now.changed, now.before, now.moved, carry.steps)
             shrinks = now.changed <= SWEEPS_SHRINK * now.before
             return ~settled & shrinks & (now.sweeps < MOST_SWEEPS)
 
-        stages = carry.guess(jnp, c.nodes, h)
-        zero = jnp.zeros(())
-        state = sweep(State(stages, e, e, zero, zero, zero, jnp.zeros((), int)))
+        stages = carry.guess(xp, c.nodes, h)
+        zero = xp.zeros(())
+        state = sweep(_State(stages, e, e, zero, zero, zero, xp.zeros((), int)))
         first = state.end - e
-        state = state._replace(second=jnp.zeros_like(e))
+        state = state._replace(second=xp.zeros_like(e))
 
-        def swept_again() -> tuple[State, Array]:
+        def swept_again() -> tuple[_State, Array]:
             again = sweep(state)
             due = unsettled(again).astype(float)
-            return jax.lax.while_loop(unsettled, sweep, again), due
+            return problem.while_loop(unsettled, sweep, again), due
 
         if self.sweeps > 1:
             state, due = swept_again()
         else:
-            state, due = jax.lax.cond(carry.looks, swept_again, lambda: (state, zero))
+            state, due = problem.cond(carry.looks, swept_again, lambda: (state, zero))
         more = state.sweeps - self.sweeps
         after = carry.after(state.end, h, due)
-        none = jnp.zeros((), int)
+        none = xp.zeros((), int)
         return after, Transported(state.end, state.stages, first, state.second, more, none)
 
     def sweep(self, e: Array, h: Array, stages: Array, slopes: Array, diagonal: Any) -> Array:
@@ -145,5 +146,7 @@ class Sweeps:
 
 
 def mix(matrix: np.ndarray, rows: Any) -> Any:
-    """``matrix @ rows`` as a sum: inside a loop cheaper than the call of a library."""
+    """``matrix @ rows``; in JAX as a sum: inside a loop cheaper than the call of a library."""
+    if isinstance(rows, np.ndarray):
+        return matrix @ rows
     return sum(matrix[..., j, None] * rows[j] for j in range(matrix.shape[-1]))

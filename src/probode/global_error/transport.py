@@ -26,7 +26,7 @@ step ``n`` may leave unsettled falls like ``1/n²``.
 Only what depends on ``e_n`` is sequential; everything else is done for many steps at once.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from jaxtyping import Array, Float
@@ -55,6 +55,30 @@ REACH = 1e3
 """How many times as long as the last step the next one may be, to begin with its slope."""
 ROUNDING = 4 * float(np.finfo(float).eps)
 _TINY = 1e-300
+COUNTS = 2
+"""Numbers in a step's row that count: corrections, repeats."""
+
+
+class Arithmetic(Protocol):
+    """A vector field, and what is computed with: JAX or NumPy. The schemes are written in it."""
+
+    xp: ClassVar[Any]
+    """Arrays: ``jax.numpy`` or ``numpy``."""
+
+    def cond(self, which: Any, yes: Any, no: Any) -> Any:
+        """``yes()`` or ``no()``."""
+
+    def while_loop(self, going: Any, body: Any, state: Any) -> Any:
+        """``state = body(state)`` while ``going(state)``."""
+
+    def at_stages(self, t: Any, y: Any) -> Any:
+        """``f`` at all stages of a step."""
+
+    def jacobian_at(self, t: Any, y: Any, f: Any) -> Any:
+        """``J`` where ``f`` is known."""
+
+    def diagonal_at(self, t: Any, y: Any) -> Any:
+        """The diagonal of ``J``."""
 
 
 class Carry(NamedTuple):
@@ -120,6 +144,21 @@ class Transported(NamedTuple):
         return self.error, self.first, self.second
 
 
+def empty(steps: int, s: int, d: int) -> Transported:
+    """NumPy arrays for so many steps of ``s`` stages, all zero."""
+    rows: list[Any] = [np.zeros((steps, d)) for _ in range(3)]
+    stages: Any = np.zeros((steps, s, d))
+    counts: list[Any] = [np.zeros(steps, int) for _ in range(COUNTS)]
+    return Transported(rows[0], stages, rows[1], rows[2], *counts)
+
+
+def from_rows(rows: Any) -> Transported:
+    """The parts of rows ``(N, s+5, d)``: error, first, second, two counts, stages."""
+    error, first, second, *counts = (rows[:, i] for i in range(3 + COUNTS))
+    counts = [count[:, 0].astype(int) for count in counts]
+    return Transported(error, rows[:, 3 + COUNTS :], first, second, *counts)
+
+
 class Curve(NamedTuple):
     """The interpolant at the stages of steps: all that is known before the error is."""
 
@@ -142,10 +181,10 @@ def curve(
 
 def measured(xp: Any, value: Any, stages: Any, moved: Any, change: Any) -> tuple[Any, Any]:
     """Largest parts of the stages that a change and the whole step moved, rounding left out."""
-    noise = ROUNDING * xp.max(xp.abs(value))
-    size = xp.maximum(xp.maximum(xp.max(xp.abs(stages), axis=0), noise), _TINY)
-    changed = xp.max(xp.maximum(xp.abs(change) - noise, 0.0) / size)
-    return changed, xp.max(xp.abs(moved) / size)
+    noise = ROUNDING * abs(value).max()
+    size = xp.maximum(abs(stages).max(axis=0), xp.maximum(noise, _TINY))
+    changed = (xp.maximum(abs(change) - noise, 0.0) / size).max()
+    return changed, (abs(moved) / size).max()
 
 
 def allowed(steps: Array) -> Array:

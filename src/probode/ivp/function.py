@@ -13,7 +13,7 @@ import numpy as np
 from probode.base.said import code_of, first_time, logger, name_of
 from probode.engines.in_python import HostField
 from probode.filter.solvers import Solver
-from probode.global_error.host import HostProblem
+from probode.global_error.in_python import HostProblem
 from probode.ivp.jacobian import UserJacobian
 from probode.ivp.options import Options
 from probode.ivp.result import Embedding

@@ -26,7 +26,7 @@ from probode.filter.control import Control, PControl
 from probode.filter.restart import NO_RESTARTS, Restarts
 from probode.filter.solvers import Solver, with_start
 from probode.filter.step import Method
-from probode.global_error.host import HostProblem
+from probode.global_error.in_python import HostProblem
 from probode.ivp.choice import Candidate
 from probode.ivp.function import Traced, UserFunction, host_problem
 from probode.ivp.method import say_if_costly

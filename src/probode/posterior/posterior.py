@@ -139,7 +139,7 @@ class Posterior(Views):
         if k > 0 or self.calibration is None or not isinstance(self.path, NodePath):
             return found
         with double_precision():
-            flat = found.mean.reshape((*np.shape(t), -1))
+            flat = found.mean.reshape((*np.shape(t), self.method.structure.d))
             known = (found.own, found.std.reshape(flat.shape))
             own = self.calibration.own_between(self.t, self.path.means, t, flat, *known)
         return replace(found, own=own)

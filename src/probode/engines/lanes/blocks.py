@@ -1,10 +1,9 @@
-"""The CPU's driver: blocks of lanes, refilled from a queue as members finish.
+"""The CPU's driver: blocks of lanes, refilled as members finish (:mod:`.refill`).
 
-A chunk of members is one compiled call. It steps a block of lanes until some have finished, writes
-their results, puts the next members of the chunk into their place, and goes on: the cost follows
-the mean number of steps, not the largest. The loop over the steps is marked for XLA to be compiled
-as one function, without its bookkeeping between kernels, which for small blocks costs more than
-they do.
+A chunk of members is one compiled call. It steps a block of lanes until an eighth of them has
+finished, writes their results, puts the next members of the chunk into their place, and goes on.
+The loop over the steps is marked for XLA to be compiled as one function, without its bookkeeping
+between kernels, which for small blocks costs more than they do.
 """
 
 from collections.abc import Sequence
@@ -17,12 +16,11 @@ from jaxtyping import Array, Float
 from probode.base.jax_inside import in_one_piece
 from probode.base.status import Status
 from probode.engines.lanes.layout import Given, Layout
+from probode.engines.lanes.refill import Places, solve_refilled
 from probode.engines.lanes.step import advance, running
 
 LANES = 64
 """Members side by side. Fewer use the vector units less well, more do not fit into the cache."""
-
-_FINISHED = float(Status.SUCCESS.value)
 
 
 def run_block(
@@ -50,24 +48,6 @@ def run_block(
     return jnp.stack(jax.lax.while_loop(proceed, body, tuple(state)))
 
 
-def give_places(
-    done: Array, lanes: tuple[Array, ...], states: Array, own: Array, count: Array
-) -> tuple[Array, ...]:
-    """The places of members that are done to those that wait: ``(state, own, who, following)``.
-
-    ``states`` and ``own`` have a row for each member of the chunk, and a last one for nobody.
-    """
-    state, mine, who, following = lanes
-    turn = following + jnp.cumsum(done) - 1
-    new = jnp.where(turn < count, turn, states.shape[0] - 1)
-    return (
-        jnp.where(done, states[new].T, state),
-        jnp.where(done, own[new].T, mine),
-        jnp.where(done, new, who),
-        jnp.minimum(following + jnp.sum(done), count),
-    )
-
-
 def solve_chunk(
     layout: Layout,
     given: Given,
@@ -87,36 +67,16 @@ def solve_chunk(
     """
     capacity, lanes = y0.shape[0], min(LANES, y0.shape[0])
     states, own = layout.begin(initialization, given, leaves, t0, t1, y0)
-    # A column for lanes without a member: finished, and written to no one's place.
-    nobody = jnp.zeros((layout.rows, 1)).at[layout.at("status")].set(_FINISHED)
-    states = jnp.concatenate([states, nobody], axis=1).T
-    own = jnp.concatenate([own, own[:, -1:]], axis=1).T
-    rows = jnp.concatenate([jnp.arange(layout.rows)[layout.at(name)] for name in wanted])
+    rows = jnp.asarray(layout.rows_of(wanted))
     block = in_one_piece(lambda *args: run_block(layout, given, *args))
 
-    def refill(carry: tuple[Array, ...]) -> tuple[Array, ...]:
-        state, mine, who, following, results = carry
+    def harvest(state: Array, mine: Array, who: Array, results: Array) -> Any:
         done = state[layout.at("status")][0] != Status.RUNNING.value
-        results = results.at[jnp.where(done, who, capacity)].set(state[rows].T)
-        places = give_places(done, (state, mine, who, following), states, own, count)
-        return *places, results
+        return state, done, results.at[jnp.where(done, who, capacity)].set(state[rows].T)
 
-    def body(carry: tuple[Array, ...]) -> tuple[Array, ...]:
-        state, mine, who, following, results = refill(carry)
-        # While members are waiting, an eighth of the lanes may fall idle before the next turn.
-        least = jnp.where(following < count, lanes - 1 - lanes // 8, 0)
-        return block(state, mine, common, limit, least), mine, who, following, results
+    def step(state: Array, mine: Array, places: Places) -> Array:
+        return block(state, mine, common, limit, places.least(jnp, lanes // 8 + 1))
 
-    def proceed(carry: tuple[Array, ...]) -> Array:
-        busy = jnp.any(carry[0][layout.at("status")][0] == Status.RUNNING.value)
-        return busy | (carry[3] < count)
-
-    idle = jnp.full((lanes,), capacity)
-    carry: tuple[Array, ...] = (
-        jnp.repeat(states[capacity][:, None], lanes, axis=1),
-        jnp.repeat(own[capacity][:, None], lanes, axis=1),
-        idle,
-        jnp.zeros((), idle.dtype),
-        jnp.zeros((capacity + 1, len(rows))),
-    )
-    return refill(jax.lax.while_loop(proceed, body, carry))[-1][:capacity]
+    results = jnp.zeros((capacity + 1, len(rows)))
+    vacant = layout.vacant(layout.rows)
+    return solve_refilled(lanes, count, states, own, vacant, results, harvest, step)[:capacity]

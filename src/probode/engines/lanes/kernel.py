@@ -37,7 +37,7 @@ def run_kernel(
     The number of members is a multiple of ``lanes``. ``interpret`` runs the kernel without a GPU.
     """
     count = states.shape[1]
-    rows = [i for name in wanted for i in range(*layout.at(name).indices(layout.rows))]
+    rows = layout.rows_of(wanted)
 
     def kernel(state_ref: Any, own_ref: Any, common_ref: Any, limit_ref: Any, out_ref: Any) -> None:
         mine = [own_ref[i, :] for i in range(own_ref.shape[0])]

@@ -14,6 +14,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
+from probode.base.status import Status
 from probode.engines.lanes.step import Lane, Member
 from probode.engines.lanes.update import Cut
 from probode.filter.control import PControl
@@ -134,6 +135,14 @@ class Layout:
                 return slice(start, start + size)
             start += size
         raise KeyError(name)
+
+    def rows_of(self, names: Sequence[str]) -> list[int]:
+        """The numbers of the rows of some parts."""
+        return [i for name in names for i in range(self.rows)[self.at(name)]]
+
+    def vacant(self, rows: int) -> Float[Array, " rows"]:
+        """The rows of a lane without a member: it has finished."""
+        return jnp.ones(rows).at[self.at("status")].set(Status.SUCCESS.value)
 
     def begin(
         self,

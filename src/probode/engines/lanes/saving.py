@@ -15,10 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from probode.base.jax_inside import in_one_piece
 from probode.base.record import record
 from probode.base.status import Status
-from probode.engines.lanes.blocks import LANES, give_places, in_one_piece
+from probode.engines.lanes.blocks import LANES
 from probode.engines.lanes.layout import Given, Layout
+from probode.engines.lanes.refill import Places, solve_refilled
 from probode.engines.lanes.step import Lane, Member, advance, running
 from probode.filter.loop import Solve
 from probode.filter.saving import Saving, catch_up, pass_point
@@ -216,18 +218,16 @@ def solve_chunk(
     far = jnp.where(t1 < t0, -jnp.inf, jnp.inf)
     times = jnp.concatenate([save_at, far[:, None]], axis=1)
     times = jnp.concatenate([times, jnp.full((1, size + 1), jnp.inf)])
-    # A column for lanes without a member: finished, and recorded in no one's place.
-    nobody = jnp.ones((states.shape[0], 1)).at[layout.at("status")].set(Status.SUCCESS.value)
-    nobody = nobody.at[-1].set(jnp.inf)
-    states = jnp.concatenate([states, nobody], axis=1).T
-    own = jnp.concatenate([own, own[:, -1:]], axis=1).T
-    rows = jnp.concatenate([jnp.arange(layout.rows)[layout.at(name)] for name in wanted])
-    step, note = in_one_piece(recorder.step), recorder.note
+    vacant = layout.vacant(states.shape[0]).at[-1].set(jnp.inf)
+    rows = jnp.asarray(layout.rows_of(wanted))
+    block = in_one_piece(recorder.step)
 
-    def turn(carry: tuple[Array, ...]) -> tuple[Array, ...]:
-        """Record what was passed; give the places of those who finished to others."""
-        state, mine, who, following, finals, records = carry
-        after, noted, ready, finished = note(state, mine, common)
+    def harvest(
+        state: Array, mine: Array, who: Array, results: tuple[Array, Array]
+    ) -> tuple[Array, Array, tuple[Array, Array]]:
+        """Record what was passed."""
+        finals, records = results
+        after, noted, ready, finished = recorder.note(state, mine, common)
         at = jnp.where(ready, who, capacity)
         number = state[-2].astype(int)
         records = records.at[at, jnp.where(ready, number, 0)].set(noted.T)
@@ -237,31 +237,19 @@ def solve_chunk(
         finals = finals.at[jnp.where(finished, who, capacity)].set(
             jnp.concatenate([state[rows], number[None].astype(float)]).T
         )
-        places = give_places(finished, (state, mine, who, following), states, own, count)
-        return *places, finals, records
+        return state, finished, (finals, records)
 
-    def body(carry: tuple[Array, ...]) -> tuple[Array, ...]:
-        state, mine, who, following, finals, records = turn(carry)
-        # Half of the lanes may wait for the others before the next turn.
-        least = jnp.where(jnp.any(who < capacity), lanes // 2, 0)
+    def step(state: Array, mine: Array, places: Places) -> Array:
+        """Half of the lanes may wait for the others before the next turn."""
         alive = jnp.sum(state[layout.at("status")][0] == Status.RUNNING.value)
-        least = jnp.minimum(least, alive // 2)
-        return step(state, mine, common, limit, least), mine, who, following, finals, records
+        return block(state, mine, common, limit, alive // 2)
 
-    def proceed(carry: tuple[Array, ...]) -> Array:
-        return jnp.any(carry[2] < capacity) | (carry[3] < count)
-
-    idle = jnp.full((lanes,), capacity)
-    carry: tuple[Array, ...] = (
-        jnp.repeat(states[capacity][:, None], lanes, axis=1),
-        jnp.repeat(own[capacity][:, None], lanes, axis=1),
-        idle,
-        jnp.zeros((), idle.dtype),
+    room = (
         jnp.zeros((capacity + 1, len(rows) + 1)),
         jnp.zeros((capacity + 1, size + 1, recorder.record.count)),
     )
-    carry = jax.lax.while_loop(proceed, body, carry)
-    finals, records = carry[-2][:capacity], carry[-1][:capacity]
+    found = solve_refilled(lanes, count, states, own, vacant, room, harvest, step)
+    finals, records = (rows[:capacity] for rows in found)
     return finals[:, :-1], look_back(recorder, records, finals[:, -1], lanes)
 
 

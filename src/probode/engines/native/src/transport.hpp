@@ -15,7 +15,7 @@ namespace PROBODE_ISA {
 
 enum SchemeKind { kNewton = 0, kSweeps = 1, kDiagonalSweeps = 2 };
 
-// A collocation method and how its stages are found, as `global_error/kernels.py` lays it out.
+// A collocation method and how its stages are found, as `global_error/native.py` lays it out.
 struct Scheme {
   SchemeKind kind;
   int d, s, k, rounds, middle, pairs;  // rounds: corrections, or sweeps

@@ -1,7 +1,8 @@
-"""The error along all steps: one after the other, or all of them at once."""
+"""The transport in JAX: one step after the other, all of them at once, in compiled blocks."""
 
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -9,31 +10,49 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array
 
+from probode.base.compile import compiled
+from probode.base.limits import Limits
 from probode.global_error.newton import Newton
-from probode.global_error.schemes import Scheme
+from probode.global_error.schemes import Scheme, block_steps
 from probode.global_error.transport import (
+    COUNTS,
     CREDIT,
     ROUNDING,
     Carry,
     Transported,
     allowed,
+    empty,
+    from_rows,
     is_settled,
     measured,
 )
 from probode.model.linearize import VectorField
+from probode.programs.field import Field
 
 _SMALL_CHANGE = 0.1
 """Part of the error by which corrections may change it when done for all steps at once."""
-COUNTS = 2
-"""Numbers in a step's row that count: corrections, repeats."""
 
 
-def empty(scheme: Scheme, steps: int, d: int) -> Transported:
-    """NumPy arrays for so many steps, all zero."""
-    rows: list[Any] = [np.zeros((steps, d)) for _ in range(3)]
-    stages: Any = np.zeros((steps, scheme.collocation.s, d))
-    counts: list[Any] = [np.zeros(steps, int) for _ in range(COUNTS)]
-    return Transported(rows[0], stages, rows[1], rows[2], *counts)
+@dataclass(frozen=True)
+class InJax:
+    """A vector field that JAX evaluates, as the schemes want it."""
+
+    field: VectorField
+    xp: ClassVar[Any] = jnp
+    cond = staticmethod(jax.lax.cond)
+    while_loop = staticmethod(jax.lax.while_loop)
+
+    def at_stages(self, t: Array, y: Array) -> Array:
+        """``f`` at all stages of a step."""
+        return jax.vmap(self.field)(t, y)
+
+    def jacobian_at(self, t: Array, y: Array, f: Array) -> Array:
+        """``J``."""
+        return self.field.jacobian(t, y)[1]
+
+    def diagonal_at(self, t: Array, y: Array) -> Array:
+        """The diagonal of ``J``."""
+        return self.field.jacobian_diagonal(t, y)[1]
 
 
 def carry_over(
@@ -52,7 +71,7 @@ def carry_over(
     def advance(carry: Carry, i: Array) -> tuple[Carry, Array]:
         step = unpack(jax.lax.dynamic_index_in_dim(steps, i, keepdims=False))
         stays = jax.lax.dynamic_index_in_dim(still, i, keepdims=False)
-        after, moved = scheme.advance(field, step, carry)
+        after, moved = scheme.advance(InJax(field), step, carry)
         e, nothing = carry.error, jnp.zeros_like(carry.error)
         ends = jnp.where(stays, jnp.stack([e, nothing, nothing]), jnp.stack(moved.ends))
         counts = jnp.stack([nothing + moved.corrections, nothing + moved.repeats])
@@ -73,20 +92,13 @@ def carry_over(
     return carry, from_rows(rows)
 
 
-def from_rows(rows: Any) -> Transported:
-    """The parts of rows ``(N, s+5, d)``: error, first, second, two counts, stages."""
-    error, first, second, *counts = (rows[:, i] for i in range(3 + COUNTS))
-    counts = [count[:, 0].astype(int) for count in counts]
-    return Transported(error, rows[:, 3 + COUNTS :], first, second, *counts)
-
-
 def _packed(
     scheme: Scheme, field: VectorField, t: Array, h: Array, means: Array
 ) -> tuple[Array, Any]:
     """What ``prepare`` makes of all steps, each raveled into a row, and how to unravel one."""
 
     def prepare(*step: Array) -> Any:
-        return scheme.prepare(field, *step)
+        return scheme.prepare(InJax(field), *step)
 
     one = jax.eval_shape(prepare, t[0], h[0], means[0], means[1])
     unpack = ravel_pytree(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), one))[1]
@@ -107,7 +119,7 @@ def carry_at_once(
     """
     h = t[1:] - t[:-1]
     still = (h == 0.0)[:, None]
-    steps = jax.vmap(lambda *step: scheme.prepare(field, *step))(
+    steps = jax.vmap(lambda *step: scheme.prepare(InJax(field), *step))(
         t[:-1], jnp.where(h == 0.0, 1.0, h), means[:-1], means[1:]
     )
     nothing = jnp.zeros_like(steps.offset)
@@ -154,3 +166,64 @@ def carry_at_once(
         e[-1], slope, carry.credit + CREDIT * count, carry.steps + count, carry.due, h[-1]
     )
     return after, done, settled & jnp.all(jnp.isfinite(e))
+
+
+@compiled(0)
+def _block(
+    scheme: Scheme, field: Field, t: Array, means: Array, carry: Carry, count: Array
+) -> tuple[Carry, Transported]:
+    return carry_over(scheme, field, t, means, carry, count)
+
+
+@compiled(0)
+def _block_at_once(
+    scheme: Newton, field: Field, t: Array, means: Array, carry: Carry
+) -> tuple[Carry, Transported, Array]:
+    return carry_at_once(scheme, field, t, means, carry)
+
+
+def transport(
+    scheme: Scheme, field: Field, t: np.ndarray, means: np.ndarray, limits: Limits
+) -> Transported:
+    """Carry the error along all nodes, block by block; NumPy arrays, a row a step.
+
+    There are fewer rows if there was no time for all of them.
+    """
+    d, steps = means.shape[-1], t.shape[0] - 1
+    size = block_steps(scheme, d)
+    means = means[:, : scheme.k + 1]
+    carry = Carry.start(np, d)
+    parts = []
+    at_once = isinstance(scheme, Newton) and scheme.corrections > 0
+    for begin in range(0, steps, size):
+        if limits.expired():
+            break
+        count = min(size, steps - begin)
+        cut = partial(_cut, begin=begin, rows=size + 1)
+        nodes, values = cut(t), cut(means)
+        if at_once and isinstance(scheme, Newton):
+            after, moved, at_once = _block_at_once(scheme, field, nodes, values, carry)
+        if not at_once:  # here and from here on: later steps may leave even less unsettled
+            after, moved = _block(scheme, field, nodes, values, carry, count)
+        carry = after
+        parts.append(jax.tree.map(partial(_first, count=count), moved))
+    if not parts:
+        return empty(0, scheme.collocation.s, d)
+    return jax.tree.map(lambda *xs: np.concatenate(xs), *parts)
+
+
+def _cut(x: np.ndarray, begin: int, rows: int) -> np.ndarray:
+    """``rows`` rows from ``begin`` on, the last one repeated where there are not enough."""
+    part = x[begin : begin + rows]
+    missing = rows - len(part)
+    return np.concatenate([part, np.repeat(part[-1:], missing, axis=0)]) if missing else part
+
+
+def _first(x: Any, count: int) -> np.ndarray:
+    return np.asarray(x)[:count]
+
+
+def transport_traced(scheme: Scheme, field: Field, t: Array, means: Array) -> Transported:
+    """Carry the error along all nodes inside a trace."""
+    carry = Carry.start(jnp, means.shape[-1])
+    return carry_over(scheme, field, t, means[:, : scheme.k + 1], carry)[1]

@@ -2,26 +2,46 @@
 
 import ctypes
 from functools import lru_cache
+from math import isfinite
 from typing import Any
 
 import numpy as np
 
+from probode.base.limits import GRACE, Limits
 from probode.engines.native import library
 from probode.engines.native.library import address
 from probode.engines.native.tape import tape_of
-from probode.global_error import transport
-from probode.global_error.carry import COUNTS, from_rows
+from probode.global_error import transport as limit
 from probode.global_error.interpolant import rows_at
 from probode.global_error.newton import Newton
 from probode.global_error.schemes import Scheme
-from probode.global_error.transport import Transported
+from probode.global_error.transport import COUNTS, Transported, from_rows
 from probode.programs.field import Field
 
+_SAMPLE_STEPS = 1000
+"""Steps to learn the pace of the kernels from, which do not look at the clock themselves."""
 
-def transport_natively(
+
+def transport(
+    scheme: Scheme, field: Field, t: np.ndarray, means: np.ndarray, limits: Limits
+) -> Transported | None:
+    """Carry the error along all nodes, one step after the other; ``None``: not by these kernels.
+
+    With a time limit, along as many as by a sample of them there is time for.
+    """
+    steps = t.shape[0] - 1
+    if steps > _SAMPLE_STEPS and isfinite(limits.left):
+        before = limits.elapsed
+        if _carry_over(scheme, field, t[: _SAMPLE_STEPS + 1], means) is None:
+            return None
+        pace = max(limits.elapsed - before, 1e-6) / _SAMPLE_STEPS
+        steps = min(steps, max(_SAMPLE_STEPS, int((limits.left + GRACE / 2) / pace)))
+    return _carry_over(scheme, field, t[: steps + 1], means)
+
+
+def _carry_over(
     scheme: Scheme, field: Field, t: np.ndarray, means: np.ndarray
 ) -> Transported | None:
-    """Carry the error along all nodes, one step after the other; ``None``: not by these kernels."""
     if not library.available():
         return None
     kind = _jacobian(scheme)
@@ -62,16 +82,16 @@ def _table(scheme: Scheme, d: int) -> np.ndarray:
     kind += getattr(scheme, "diagonal", False)
     head = [kind, d, c.s, scheme.k, rounds, c.middle, len(shifts)]
     limits = [
-        transport.LEFT_OVER,
-        transport.MOST_ITERATIONS,
-        transport.FIRST_CREDIT,
-        transport.CREDIT,
-        transport.ROUNDING,
-        transport.EARLY,
-        transport.SHRINKS if isinstance(scheme, Newton) else transport.SWEEPS_SHRINK,
-        transport.LOOK,
-        transport.MOST_SWEEPS,
-        transport.REACH,
+        limit.LEFT_OVER,
+        limit.MOST_ITERATIONS,
+        limit.FIRST_CREDIT,
+        limit.CREDIT,
+        limit.ROUNDING,
+        limit.EARLY,
+        limit.SHRINKS if isinstance(scheme, Newton) else limit.SWEEPS_SHRINK,
+        limit.LOOK,
+        limit.MOST_SWEEPS,
+        limit.REACH,
     ]
     tables = [c.nodes, *rows_at(scheme.k, tuple(c.nodes.tolist())), c.matrix, c.weights]
     tables += [np.linalg.inv(c.matrix), *(f(x) for x in (shifts, columns, rows) for f in _PARTS)]
