@@ -8,6 +8,7 @@ differs from the explicit equation here; see ``docs/models.md``.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import factorial
 from typing import Any, ClassVar
 
@@ -50,7 +51,7 @@ class Equation(Part):
     @property
     def form(self) -> "Equation":
         """The equation without its function: what a compiled program depends on."""
-        return replace(self, function=None)
+        return self if self.function is None else replace(self, function=None)
 
     @property
     def exact(self) -> int | None:
@@ -191,7 +192,8 @@ def check_equation(equation: Equation, field: VectorField, structure: Structure,
 
     ``kind`` is that of the Jacobian that the solver uses.
     """
-    if _keeps_to(equation):
+    own: Any = type(equation)
+    if _is_explicit(own):
         return
     n, d = structure.n, structure.d
     name = type(equation).__name__
@@ -228,9 +230,9 @@ def check_equation(equation: Equation, field: VectorField, structure: Structure,
         )
 
 
-def _keeps_to(equation: Equation) -> bool:
-    """Whether all that is computed of an equation is as in the base class."""
-    own = type(equation)
+@lru_cache(maxsize=64)
+def _is_explicit(own: Any) -> bool:
+    """Whether all that is computed of such an equation is as in the base class."""
     return all(getattr(own, name) is getattr(Equation, name) for name in _COMPUTED)
 
 
