@@ -107,11 +107,121 @@ def test_save_at_gives_what_dense_output_gives():
     np.testing.assert_allclose(saved.std[:-1], whole(at).std[:-1], rtol=1e-4)
 
 
-def test_samples_spread_as_the_posterior_says():
+@pytest.mark.parametrize("k", [0, 1], ids=["values", "velocities"])
+def test_samples_spread_as_the_posterior_says(k):
     posterior = solve((0.0, 3.0), solver=EK1(3), step=0.25)
-    drawn, at = posterior.sample(4000, t=[0.6, 2.1]), posterior([0.6, 2.1])
+    drawn, at = posterior.sample(4000, t=[0.6, 2.1], k=k), posterior.derivative([0.6, 2.1], k)
     np.testing.assert_allclose((drawn.mean(0) - at.mean) / at.std, 0.0, atol=5 / np.sqrt(4000))
     np.testing.assert_allclose(drawn.std(0) / at.std, 1.0, atol=5 / np.sqrt(8000))
+
+
+def pair(posterior, t):
+    """What is known of value and velocity at times: errors and standard deviations, ``(N, 2)``."""
+    at = posterior.state(t)
+    return at.mean - np.stack([exact(t), exact_velocity(t)], axis=1), at.std
+
+
+@pytest.mark.parametrize(
+    "solver",
+    [EK0(5), EK1(5), EK1(3), DiagonalEK1(4)],
+    ids=lambda s: s.name,
+)
+def test_global_errors_of_value_and_velocity_are_estimated(solver):
+    posterior = solve(solver=solver, control=PIControl(1e-5, 1e-5)).calibrate()
+    t = np.linspace(0.3, 6.0, 41)
+    error, std = pair(posterior, t)
+    found = np.stack([posterior.global_error(t, k) for k in (0, 1)], axis=1)
+    # Sweeps stop where they have settled to a part of the largest error.
+    assert np.all(abs(found - error) <= 0.1 * np.max(abs(error), axis=0))
+    chi2 = np.mean((error / std) ** 2, axis=0)
+    assert np.all((chi2 > 1 / 3) & (chi2 < 3)), chi2
+    assert posterior.diagnose().trusted
+    corrected = np.stack([posterior.corrected(t, k) for k in (0, 1)], axis=1)
+    np.testing.assert_allclose(corrected, posterior.state(t).mean - found, rtol=1e-12)
+
+
+def stiff(t, y, v):
+    """``(D + 1)(D + 1000) y = (D + 1)(D + 1000) cos``: the solution comes to ``cos t``."""
+    return -1000.0 * (y - jnp.cos(t)) - 1001.0 * (v + jnp.sin(t)) - jnp.cos(t)
+
+
+@pytest.mark.parametrize("solver", [EK1(4), DiagonalEK1(4)], ids=lambda s: s.name)
+def test_global_errors_are_estimated_where_it_is_stiff(solver):
+    posterior = probode.solve(
+        SecondOrder(stiff), (0.0, 5.0), (2.0, 0.0), solver=solver, calibration="defect"
+    )
+    t = np.linspace(0.5, 5.0, 31)
+    # (D + 1)(D + 1000) z = 0 with z(0) = 1, z'(0) = 0; the fast part is gone.
+    slow = 1000 / 999 * np.exp(-t)
+    error = posterior(t).mean - np.cos(t) - slow, posterior.derivative(t).mean + np.sin(t) + slow
+    std = posterior(t).std, posterior.derivative(t).std
+    chi2 = np.mean((np.array(error) / np.array(std)) ** 2, axis=1)
+    assert np.all((chi2 > 1 / 3) & (chi2 < 3)), chi2
+
+
+@pytest.mark.parametrize("smooth", [True, False], ids=["smoother", "filter"])
+def test_error_bars_at_saved_times_are_those_of_both(smooth):
+    t = np.linspace(0.3, 6.0, 41)
+    posterior = solve(solver=EK0(5), save_at=t, calibration="defect", smooth=smooth)
+    at = posterior.state()
+    error, std = at.mean - np.stack([exact(t), exact_velocity(t)], axis=1), at.std
+    chi2 = np.mean((error / std) ** 2, axis=0)
+    assert np.all((chi2 > 1 / 3) & (chi2 < 3)), chi2
+
+
+@pytest.mark.slow  # compiled for long; ensembles hold it, too
+def test_error_bars_inside_jit_and_vmap_are_those_outside():
+    t = np.linspace(1.0, 6.0, 6)
+
+    def stds(v0):
+        posterior = solve(start=(-1.0, v0), solver=EK0(5), save_at=t, calibration="defect")
+        return posterior.state().std
+
+    with jax.enable_x64(True):
+        inside = jax.jit(jax.vmap(stds))(jnp.array([0.0, 1.0]))
+    for row, v0 in zip(inside, (0.0, 1.0), strict=True):
+        # Steps of another program: rounding moves the error by parts of itself.
+        np.testing.assert_allclose(row, stds(v0), rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "solver",
+    [EK0(4), EK1(4), pytest.param(DiagonalEK1(4), marks=pytest.mark.slow)],
+    ids=lambda s: s.name,
+)
+def test_the_joint_covariance_is_that_of_joint_samples(solver):
+    y0, length = np.array([0.5, 2.0]), np.array([1.0, 0.4])
+    options = {"args": (length,), "solver": solver, "calibration": "defect"}
+    posterior = probode.solve(SecondOrder(pendulum), (0.0, 1.0), (y0, 0 * y0), **options)
+    at, n = posterior.state(0.61), 4000
+    drawn = np.concatenate([posterior.sample(n, t=0.61, k=k) for k in (0, 1)], axis=1)
+    spread = at.std.reshape(-1)
+    np.testing.assert_allclose(np.sqrt(np.diagonal(at.cov)), spread, rtol=1e-12)
+    correlation = at.cov / np.outer(spread, spread)
+    sampled = np.cov(drawn.T) / np.outer(spread, spread)
+    np.testing.assert_allclose(sampled, correlation, atol=6 / np.sqrt(n))
+    direction = np.array([0.3, -1.0, 0.1, 0.2])
+    np.testing.assert_allclose(at.project(direction) ** 2, direction @ at.cov @ direction)
+
+
+def test_states_of_first_order_are_the_values():
+    posterior = probode.solve(lambda t, y: -y, (0.0, 1.0), np.ones(2), solver=EK0(3))
+    np.testing.assert_array_equal(posterior.state(0.4).mean, posterior(0.4).mean)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda p: p.global_error(k=2),
+        lambda p: p.corrected(k=2),
+        lambda p: p.sample(k=2),
+        lambda p: p.derivative(k=9),
+    ],
+)
+def test_derivatives_that_are_not_known_are_refused(ask):
+    posterior = solve(solver=EK0(5), control=PIControl(1e-5, 1e-5)).calibrate()
+    with pytest.raises(ValueError, match="k "):
+        ask(posterior)
 
 
 def test_it_runs_inside_jit_vmap_and_grad():
@@ -171,16 +281,6 @@ def test_tolerances_of_components_hold_for_values_and_velocities(atol):
         ),
         (lambda: SecondOrder(3.0), TypeError, "takes a function f"),
         (lambda: probode.solve(SecondOrder(), (0, 1), (1.0, 0.0)), TypeError, "has no function"),
-        (
-            lambda: solve((0, 1), (1.0, 0.0), calibration="defect"),
-            ValueError,
-            "calibration='model'",
-        ),
-        (
-            lambda: solve((0, 1), (1.0, 0.0)).calibrate(),
-            ValueError,
-            "calibration='model'",
-        ),
     ],
 )
 def test_what_does_not_fit_is_said_before_any_step(call, error, words):

@@ -178,7 +178,8 @@ def advance_lanes(
         return saving.is_behind(lane.kept, lane.kept.solve.state.t)
 
     def save(lane: Lane) -> Lane:
-        return replace(lane, kept=saving.save(method, lane.kept, lane.start.save_at))
+        own = _own(plan, field, control, lane.start)[0]
+        return replace(lane, kept=saving.save(method, own, lane.kept, lane.start.save_at))
 
     def catch_up(lane: Lane) -> Lane:
         return replace(lane, kept=saving.catch_up(method, lane.kept))

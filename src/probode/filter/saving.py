@@ -55,12 +55,12 @@ class Beside(Protocol):
     """What can go along beside the filter, forward and in bounded memory: hashable, as a setting.
 
     ``start`` makes a tracker, whose ``advance(field, t, h, left, right, std)`` is called for every
-    accepted step, with the filter's means at its ends, and ``save(k, t)`` at save point ``k``; both
-    return the tracker that follows. :class:`probode.global_error.beside.Beside` transports the
-    error.
+    accepted step, with the filter's means at its ends, and ``save(field, k, t)`` at save point
+    ``k``; both return the tracker that follows. :class:`probode.global_error.beside.Beside`
+    transports the error.
     """
 
-    def start(self, t: Array, mean: Float[Array, "n d"], size: int) -> Any:
+    def start(self, equation: Any, t: Array, mean: Float[Array, "n d"], size: int) -> Any:
         """The tracker before the first step, with room for ``size`` save points."""
 
 
@@ -76,6 +76,7 @@ def begin_saving(
         return jnp.full((size, *x.shape), jnp.nan, x.dtype)
 
     kernel = identity_kernel(method, solve.state) if smooth else None
+    at = solve.state.t, solve.state.mean
     return Saving(
         solve=solve,
         point=solve.state,
@@ -83,7 +84,7 @@ def begin_saving(
         saved=jax.tree.map(room, Rows.of(solve)),
         kernels=jax.tree.map(room, kernel),
         count=jnp.zeros((), int),
-        tracker=None if beside is None else beside.start(solve.state.t, solve.state.mean, size),
+        tracker=None if beside is None else beside.start(method.equation, *at, size),
         lengths=room(solve.state.h),
     )
 
@@ -128,7 +129,7 @@ def run_saving(
     def body(saving: Saving) -> Saving:
         return jax.lax.cond(
             passed(saving, t1, save_at),
-            lambda saving: save(method, saving, save_at),
+            lambda saving: save(method, field, saving, save_at),
             lambda saving: step(method, field, control, catch_up(method, saving), t1),
             saving,
         )
@@ -184,8 +185,13 @@ def _track(method: Method, field: Field, saving: Saving, solve: Solve, accepted:
     tracker, before, after = saving.tracker, saving.solve.state, solve.state
     if tracker is None:
         return None
-    columns = method.structure.select(after.factor, 0)
-    std = method.structure.std(columns * method.prior.coordinate(after.h, 0))
+    structure, coords = method.structure, method.prior.coordinates(after.h)
+    std = jnp.concatenate(
+        [
+            structure.std(structure.select(after.factor, j) * coords[j])
+            for j in range(method.equation.order)
+        ]
+    )
 
     def move() -> Any:
         return tracker.advance(field, before.t, after.t - before.t, before.mean, after.mean, std)
@@ -241,14 +247,14 @@ def pass_point(method: Method, saving: Saving, t: Array) -> tuple[State, Kernel 
     return inside, _kernel_to(method, saving, t)
 
 
-def save(method: Method, saving: Saving, save_at: Array) -> Saving:
+def save(method: Method, field: Field, saving: Saving, save_at: Array) -> Saving:
     """Record the save point that the last step passed; the running kernel starts again there."""
     solve, t = saving.solve, save_at[saving.count]
     inside, reaching = pass_point(method, saving, t)
     row = Rows(t, inside.h, solve.scale, inside.mean, inside.factor)
     kernels = _store_kernel(saving, reaching)
     kernel = None if saving.kernel is None else identity_kernel(method, inside)
-    tracker = None if saving.tracker is None else saving.tracker.save(saving.count, t)
+    tracker = None if saving.tracker is None else saving.tracker.save(field, saving.count, t)
     h = jnp.where(solve.counts.accepted > 0, solve.state.h, jnp.nan)
     return Saving(
         solve,
@@ -295,8 +301,11 @@ def smooth_saved(method: Method, saving: Saving) -> Marginals:
 
 def sample_saved(
     method: Method, saving: Saving, noise: Float[Array, "K1 n d"], spread: Array
-) -> Float[Array, "K d"]:
-    """One joint draw of ``y`` at the save points; ``noise`` is standard normal, one row more."""
+) -> Float[Array, "K k d"]:
+    """One joint draw of ``y, ..., y^(k-1)`` at the save points.
+
+    ``noise`` is standard normal, one row more.
+    """
     kernels, end = saving.kernels, saving.solve.state
     assert kernels is not None
     last = end.mean + spread * spread_noise(method, end.factor, end.h, noise[-1])
@@ -307,7 +316,7 @@ def sample_saved(
         left = kernel.draw(method, right, noise, spread)
         reached = i < saving.count
         right = jnp.where(reached, left, right)
-        return right, right[0] * _one_or_nan(jnp, reached)
+        return right, right[: method.equation.order] * _one_or_nan(jnp, reached)
 
     rows = (jnp.arange(saving.saved.t.shape[0]), noise[:-1])
     return jax.lax.scan(body, last, rows, reverse=True)[1]

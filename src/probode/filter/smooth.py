@@ -201,7 +201,7 @@ def sample_rows(
     """Draw rows ``count-1 .. 0`` jointly, given a draw of row ``count`` (plain units).
 
     ``noise`` holds standard normal numbers of shape ``(rows, n, d)``. Returns the drawn values
-    ``y`` of all rows and the whole state of row 0.
+    ``(y, ..., y^(k-1))`` of all rows and the whole state of row 0.
     """
 
     def body(k: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -211,7 +211,8 @@ def sample_rows(
         still = h == 0.0
         kernel = backward_kernel(method, rows.at(i), jnp.where(still, 1.0, h), rows.scale[i + 1])
         drawn = jnp.where(still, right, kernel.draw(method, right, noise[i], spread))
-        return values.at[i].set(drawn[0]), drawn
+        return values.at[i].set(drawn[:order]), drawn
 
-    values = jnp.zeros((rows.t.shape[0], last.shape[-1])).at[count].set(last[0])
+    order = method.equation.order
+    values = jnp.zeros((rows.t.shape[0], order, last.shape[-1])).at[count].set(last[:order])
     return jax.lax.fori_loop(0, count, body, (values, last))

@@ -23,10 +23,13 @@ from probode.global_error.in_jax import InJax
 from probode.global_error.result import Calibration
 from probode.global_error.schemes import Scheme
 from probode.global_error.transport import Carry
+from probode.model.equation import FIRST_ORDER, Equation
 from probode.model.linearize import VectorField
 
 _SQUARE_WINDOW, _MISFIT_WINDOW = 0.2, 0.04
 _LEAST_SQUARE, _LEAST_MISFIT = 3.0, 5.0
+_ENOUGH = 5
+"""Save points whose own errors say how large errors are around."""
 
 
 @record
@@ -47,9 +50,11 @@ class Beside:
 
     scheme: Scheme
 
-    def start(self, t: Array, mean: Float[Array, "n d"], size: int) -> "Tracker":
+    def start(
+        self, equation: Equation, t: Array, mean: Float[Array, "n d"], size: int
+    ) -> "Tracker":
         """Before the first step, with room for ``size`` save points."""
-        return Tracker.start(self.scheme, t, mean, size)
+        return Tracker.start(self.scheme, equation, t, mean, size)
 
 
 @record
@@ -60,7 +65,7 @@ class Tracker:
     carry: Carry
     step: Step
     misfit: Array
-    """Running mean of ``c``."""
+    """Running mean of ``c``; one for each derivative in ``u``, if there are several."""
     square: Float[Array, " d"]
     """Running root mean square of ``e``."""
     tally: Tally
@@ -71,26 +76,32 @@ class Tracker:
     squares: Float[Array, "K d"]
     corrections: Any = 0
     """Beyond the ordinary ones; not known of those that older versions have written."""
+    equation: Equation = FIRST_ORDER
+    """Of order ``k``: errors are those of ``u = (y, ..., y^(k-1))``."""
 
     @staticmethod
-    def start(scheme: Scheme, t: Array, mean: Float[Array, "n d"], size: int) -> "Tracker":
+    def start(
+        scheme: Scheme, equation: Equation, t: Array, mean: Float[Array, "n d"], size: int
+    ) -> "Tracker":
         """Before the first step, with room for ``size`` save points."""
+        mean = equation.stacked(mean)
         d = mean.shape[-1]
-        zero = jnp.zeros(d)
+        zero, each = jnp.zeros(d), (equation.order,) * (equation.order > 1)
         ends = jnp.stack([mean[:2], mean[:2]])
         step = Step(t, jnp.ones(()), ends, jnp.zeros((scheme.collocation.s + 2, d)))
         return Tracker(
             scheme,
             Carry.start(jnp, d),
             step,
-            jnp.zeros(()),
+            jnp.zeros(each),
             zero,
             Tally.start(jnp, mean[0]),
             jnp.zeros((), int),
             jnp.full((size, d), jnp.nan),
-            jnp.full((size,), jnp.nan),
+            jnp.full((size, *each), jnp.nan),
             jnp.full((size, d), jnp.nan),
             jnp.zeros((), int),
+            equation,
         )
 
     def advance(
@@ -102,13 +113,15 @@ class Tracker:
         right: Array,
         std: Array,
     ) -> "Tracker":
-        """Over an accepted step, between the filter's means; ``std`` is that at its end."""
-        ends = jnp.stack([left[:2], right[:2]])
-        problem = InJax(field)
+        """Over an accepted step, between the filter's means; ``std`` is that of u at its end."""
+        left, right = (self.equation.stacked(mean)[:2] for mean in (left, right))
+        ends = jnp.stack([left, right])
+        problem = InJax(self.equation.first_order(field))
         prepared: Any = self.scheme.prepare(problem, t, h, ends[0], ends[1])
         carry, moved = self.scheme.advance(problem, prepared, self.carry)
         n = self.tally.steps + 1.0
-        c = scales.misfit(jnp, carry.error, std)
+        pair = (x.reshape(*self.misfit.shape, -1) for x in (carry.error, std))
+        c = scales.misfit(jnp, *pair)
         misfit = self.misfit + (c - self.misfit) / _length(n, _LEAST_MISFIT, _MISFIT_WINDOW)
         part = 1.0 / _length(n, _LEAST_SQUARE, _SQUARE_WINDOW)
         square = jnp.hypot(jnp.sqrt(1.0 - part) * self.square, jnp.sqrt(part) * carry.error)
@@ -125,34 +138,69 @@ class Tracker:
             self.misfits,
             self.squares,
             self.corrections + moved.corrections,
+            self.equation,
         )
 
-    def save(self, k: Array, t: Array) -> "Tracker":
+    def save(self, field: VectorField, k: Array, t: Array) -> "Tracker":
         """Write down save point ``k``, which lies in the last step."""
         step, tau = self.step, (t - self.step.t) / self.step.h
         w = interpolant.data(jnp, 1, step.ends[0], step.ends[1], step.h)
         value = step.ends[0, 0] + interpolant.value_rows(jnp, 1, tau) @ w
-        error = self.scheme.collocation.dense_rows(jnp, tau) @ step.errors
+        tracker, error = self, self.scheme.collocation.dense_rows(jnp, tau) @ step.errors
+        if self.equation.order > 1:
+            slope = interpolant.slope_rows(jnp, 1, tau) @ w / step.h
+            tracker, inside = self._part_of_step(field, t, jnp.stack([value, slope]))
+            error = jnp.where((tau > 0.0) & (tau < 1.0), inside, error)
         return replace(
-            self,
+            tracker,
             corrected=self.corrected.at[k].set(value - error),
             misfits=self.misfits.at[k].set(self.misfit),
             squares=self.squares.at[k].set(self.square),
         )
 
+    def _part_of_step(self, field: VectorField, t: Array, right: Array) -> tuple["Tracker", Array]:
+        """The error at ``t``, carried there over a part of the last step, and its cost noted.
+
+        Values of an equation of higher order are known better than the stages of its system, which
+        are exact for polynomials of a low degree only, say inside a step: at its end they are.
+        """
+        step, problem = self.step, InJax(self.equation.first_order(field))
+        h = jnp.where(t == step.t, 1.0, t - step.t)
+        prepared: Any = self.scheme.prepare(problem, step.t, h, step.ends[0], right)
+        begun = self.carry._replace(error=step.errors[0])
+        _, moved = self.scheme.advance(problem, prepared, begun)
+        sweeps, jacobians = self.scheme.f_per_step, self.scheme.jacobians_per_step
+        more = sweeps // self.scheme.collocation.s - jacobians
+        return replace(
+            self,
+            corrections=self.corrections + moved.corrections + more,
+            repeats=self.repeats + moved.repeats + jacobians,
+        ), moved.error
+
     def calibration(self, mode: str, mean: Array, std: Array) -> Calibration:
-        """What it makes of the marginals at the save points."""
+        """What it makes of the marginals of u at the save points."""
         host = on_host(mean)
         xp: Any = np if host else jnp
         mine = jax.tree.map(np.asarray, self) if host else self
         reached = mean.shape[0]
         error = mean - mine.corrected[:reached]
-        values = scales.Values(mean, mine.tally.high - mine.tally.low)
-        means = mine.misfits[:reached], mine.squares[:reached]
-        scaled = scales.combine(xp, error, std, *means, values, self.scheme.doubt)
+        extent = xp.broadcast_to(mine.tally.high - mine.tally.low, mean.shape)
+        several, misfits = self.equation.order > 1, mine.misfits[:reached]
+
+        def scaled(error: Array, std: Array, square: Array, *of: Array) -> scales.Scales:
+            around = misfits, square
+            if several and reached >= _ENOUGH:
+                # Derivatives of the filter at nodes are off by other amounts than those saved.
+                finite = xp.isfinite(error)
+                around = scales.around(xp, *(xp.where(finite, x, 0.0) for x in (error, std)))
+            values, doubt = scales.Values(*of), self.scheme.doubt
+            return scales.combine(xp, error, std, *around, values, doubt, several)
+
+        rows = error, std, mine.squares[:reached], mean, extent
+        found = scales.by_parts(scaled, self.equation.order, *rows)
         signs = mine.tally.signs(xp, self.scheme.harmless)
         return Calibration.of(
-            *(self.scheme, mode, error, None, scaled, signs),
+            *(self.scheme, mode, error, None, found, signs),
             *(mine.tally.steps.astype(int), mine.corrections, mine.repeats),
         )
 

@@ -86,7 +86,7 @@ def may_depend_on_time(problem: Field | HostProblem) -> bool:
 
 
 def look_between(
-    problem: Field | HostProblem,
+    problem: Any,
     k: int,
     nodes: Nodes,
     extra: np.ndarray,
@@ -161,7 +161,7 @@ def _places(t: np.ndarray, extra: np.ndarray, cells: int) -> tuple[np.ndarray, n
 Evaluator = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
-def _evaluator(problem: Field | HostProblem) -> tuple[Evaluator, int]:
+def _evaluator(problem: Any) -> tuple[Evaluator, int]:
     """``f`` at several times and states, and at how many at most to look."""
     if isinstance(problem, HostProblem):
         return lambda t, y: problem.at_stages(t, y) if len(t) else np.zeros_like(y), _LISTED
@@ -182,7 +182,7 @@ def _evaluator(problem: Field | HostProblem) -> tuple[Evaluator, int]:
     return evaluate, _LISTED
 
 
-def _in_jax(field: Field, t: np.ndarray, y: np.ndarray) -> np.ndarray:
+def _in_jax(field: Any, t: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Filled up to one size, for which the program is compiled once."""
     room = -len(t) % _COMPILED
     if len(t) == 0:
@@ -197,5 +197,5 @@ def _in_jax(field: Field, t: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 @compiled()
-def _values(field: Field, t: Array, y: Array) -> Array:
+def _values(field: Any, t: Array, y: Array) -> Array:
     return jax.vmap(field)(t, y)

@@ -1,5 +1,6 @@
 """Calibrating the nodes of a solve: transport, scales, signs."""
 
+from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
@@ -15,12 +16,12 @@ from probode.global_error.in_python import HostProblem
 from probode.global_error.result import Calibration
 from probode.global_error.schemes import Scheme, scheme_for
 from probode.global_error.transport import Transported
-from probode.programs.field import Field
+from probode.model.equation import Equation
 
 
 def calibrate_nodes(
     method: Method,
-    problem: Field | HostProblem,
+    problem: Any,
     t: Any,
     means: Any,
     std: Any,
@@ -31,21 +32,28 @@ def calibrate_nodes(
 ) -> tuple[Calibration, bool]:
     """Estimate the error of ``means`` ``(N, q+1, d)`` at times ``t``, and scale ``std``.
 
-    Also whether that was done in time for all steps.
+    For an equation of order ``k`` they are those of ``u = (y, ..., y^(k-1))``: ``std`` is
+    ``(N, k d)``. Also whether that was done in time for all steps.
     """
-    scheme = scheme_for(method, smoothed, mode)
+    scheme, equation = scheme_for(method, smoothed, mode), method.equation
+    means, problem = equation.stacked(means), as_system(equation, problem)
     moved = _transport(scheme, problem, t, means, limits)
     lost = on_host(t) and not np.all(np.isfinite(moved.error))
-    if lost and isinstance(problem, Field) and not problem.guarded:
+    if lost and not isinstance(problem, HostProblem) and not problem.guarded:
         # Perhaps only because a derivative is missing.
         moved = _transport(scheme, problem.guard(), t, means, limits)
     whole = moved.error.shape[0] == t.shape[0] - 1
-    return assemble(scheme, mode, t, means, std, moved), whole
+    return assemble(scheme, mode, t, means, std, moved, equation.order), whole
 
 
-def _transport(
-    scheme: Scheme, problem: Field | HostProblem, t: Any, means: Any, limits: Limits
-) -> Transported:
+def as_system(equation: Equation, problem: Any) -> Any:
+    """The equation as ``u' = g(t, u)``, however its function is evaluated."""
+    if isinstance(problem, HostProblem):
+        return in_python.as_system(equation, problem)
+    return equation.first_order(problem)
+
+
+def _transport(scheme: Scheme, problem: Any, t: Any, means: Any, limits: Limits) -> Transported:
     """By Python where only that evaluates ``f``, by the kernels where they can, else by JAX."""
     if isinstance(problem, HostProblem):
         return in_python.transport(scheme, problem, t, means, limits)
@@ -58,9 +66,12 @@ def _transport(
 
 @np.errstate(all="ignore")  # what overflows is seen by its signs
 def assemble(
-    scheme: Scheme, mode: str, t: Array, means: Array, std: Array, moved: Transported
+    scheme: Scheme, mode: str, t: Array, means: Array, std: Array, moved: Transported, parts: int
 ) -> Calibration:
-    """Scales and signs of a transport; steps that it did not reach have no estimate (NaN)."""
+    """Scales and signs of a transport; steps that it did not reach have no estimate (NaN).
+
+    ``parts`` are the derivatives in the state.
+    """
     xp: Any = np if on_host(t) else jnp
     steps = moved.error.shape[0]
     signs = Tally.over(xp, means[: steps + 1, 0], moved).signs(xp, scheme.harmless)
@@ -72,7 +83,8 @@ def assemble(
         ]
         moved = moved._replace(error=padded[0], stages=padded[1])
     error = xp.concatenate([xp.zeros_like(means[:1, 0]), moved.error])
-    scaled = scales.of_nodes(xp, error, std, means[:, 0], scheme.doubt)
+    each = partial(scales.of_nodes, xp, doubt=scheme.doubt, several=parts > 1)
+    scaled = scales.by_parts(each, parts, error, std, means[:, 0])
     return Calibration.of(
         *(scheme, mode, error, moved.stages, scaled, signs),
         *(steps, moved.corrections.sum(), moved.repeats.sum()),

@@ -27,7 +27,6 @@ from probode.global_error.transport import (
     measured,
 )
 from probode.model.linearize import VectorField
-from probode.programs.field import Field
 
 _SMALL_CHANGE = 0.1
 """Part of the error by which corrections may change it when done for all steps at once."""
@@ -170,20 +169,20 @@ def carry_at_once(
 
 @compiled(0)
 def _block(
-    scheme: Scheme, field: Field, t: Array, means: Array, carry: Carry, count: Array
+    scheme: Scheme, field: Any, t: Array, means: Array, carry: Carry, count: Array
 ) -> tuple[Carry, Transported]:
     return carry_over(scheme, field, t, means, carry, count)
 
 
 @compiled(0)
 def _block_at_once(
-    scheme: Newton, field: Field, t: Array, means: Array, carry: Carry
+    scheme: Newton, field: Any, t: Array, means: Array, carry: Carry
 ) -> tuple[Carry, Transported, Array]:
     return carry_at_once(scheme, field, t, means, carry)
 
 
 def transport(
-    scheme: Scheme, field: Field, t: np.ndarray, means: np.ndarray, limits: Limits
+    scheme: Scheme, field: Any, t: np.ndarray, means: np.ndarray, limits: Limits
 ) -> Transported:
     """Carry the error along all nodes, block by block; NumPy arrays, a row a step.
 
@@ -223,7 +222,7 @@ def _first(x: Any, count: int) -> np.ndarray:
     return np.asarray(x)[:count]
 
 
-def transport_traced(scheme: Scheme, field: Field, t: Array, means: Array) -> Transported:
+def transport_traced(scheme: Scheme, field: Any, t: Array, means: Array) -> Transported:
     """Carry the error along all nodes inside a trace."""
     carry = Carry.start(jnp, means.shape[-1])
     return carry_over(scheme, field, t, means[:, : scheme.k + 1], carry)[1]

@@ -10,6 +10,8 @@ import numpy as np
 from probode.base.limits import Limits
 from probode.global_error.schemes import Scheme, block_steps
 from probode.global_error.transport import Carry, Transported, empty
+from probode.model.equation import Equation, FirstOrder
+from probode.model.system import System
 
 _STEPS_BETWEEN_LOOKS = 4
 """Looks at the clock, with a time limit: an evaluation in Python may take long."""
@@ -22,6 +24,8 @@ class HostProblem:
     function: Callable[[float, np.ndarray], np.ndarray]
     jacobian: Callable[[float, np.ndarray, np.ndarray], np.ndarray] | None
     """``(t, y, f(t, y)) -> J``, the matrix or its diagonal; ``None`` for EK0."""
+    order: int = 1
+    """Derivatives in ``y``, where it is that of a :class:`probode.model.system.System`."""
     xp: ClassVar[Any] = np
 
     @staticmethod
@@ -51,8 +55,37 @@ class HostProblem:
 
     def diagonal_at(self, t: Any, y: Any) -> Any:
         """The diagonals of the Jacobians of several steps."""
-        found = self.jacobian_at(t, y, self.at_stages(t, y))
-        return found if found.ndim == y.ndim else np.diagonal(found, axis1=-2, axis2=-1)
+        found, m = self.jacobian_at(t, y, self.at_stages(t, y)), y.shape[-1]
+        if found.ndim == y.ndim:
+            return found
+        d = m // self.order
+        return found[..., m - d + np.arange(m) % d, np.arange(m)]
+
+
+def as_system(equation: Equation, problem: HostProblem) -> HostProblem:
+    """The same as :class:`probode.model.system.System`, in NumPy."""
+    if type(equation) is FirstOrder:
+        return problem
+    function, known = problem.function, problem.jacobian
+    moved: Any = System(equation, None).explicit_along
+
+    def system(t: float, u: np.ndarray) -> np.ndarray:
+        highest = np.asarray(equation.explicit(function(t, u)))  # type: ignore[arg-type]
+        return np.concatenate([u[len(highest) :], highest])
+
+    def jacobian(t: float, u: np.ndarray, g: np.ndarray) -> np.ndarray:
+        assert known is not None
+        d = len(u) // equation.order
+        plain = type(equation).explicit is Equation.explicit
+        f = g[-d:] if plain else function(t, u)
+        rows = np.asarray(known(t, u, f), float)
+        rows = rows.reshape(-1, d) if rows.ndim == 1 else rows.T
+        rows = rows if plain else np.asarray(moved(f, rows)[1])
+        if len(rows) != len(u):  # the diagonals of all blocks
+            return rows.reshape(-1)
+        return np.concatenate([np.eye(len(u))[d:], rows.T])
+
+    return HostProblem(system, None if known is None else jacobian, equation.order)
 
 
 def transport(

@@ -15,15 +15,15 @@ from probode.global_error import transport as limit
 from probode.global_error.interpolant import rows_at
 from probode.global_error.newton import Newton
 from probode.global_error.schemes import Scheme
+from probode.global_error.sweeps import Sweeps
 from probode.global_error.transport import COUNTS, Transported, from_rows
-from probode.programs.field import Field
 
 _SAMPLE_STEPS = 1000
 """Steps to learn the pace of the kernels from, which do not look at the clock themselves."""
 
 
 def transport(
-    scheme: Scheme, field: Field, t: np.ndarray, means: np.ndarray, limits: Limits
+    scheme: Scheme, field: Any, t: np.ndarray, means: np.ndarray, limits: Limits
 ) -> Transported | None:
     """Carry the error along all nodes, one step after the other; ``None``: not by these kernels.
 
@@ -39,11 +39,9 @@ def transport(
     return _carry_over(scheme, field, t[: steps + 1], means)
 
 
-def _carry_over(
-    scheme: Scheme, field: Field, t: np.ndarray, means: np.ndarray
-) -> Transported | None:
-    if not library.available():
-        return None
+def _carry_over(scheme: Scheme, field: Any, t: np.ndarray, means: np.ndarray) -> Transported | None:
+    if not library.available() or (isinstance(scheme, Sweeps) and scheme.order > 1):
+        return None  # the kernels know diagonals alone
     kind = _jacobian(scheme)
     values, derivatives = tape_of("none", field, within=kind), tape_of(kind, field)
     if values is None or derivatives is None:

@@ -1,5 +1,6 @@
 """What a calibration adds to a posterior."""
 
+from dataclasses import replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -23,7 +24,7 @@ class Calibration:
     """A signed estimate of the global error, the scales made of it, and how far to trust it.
 
     Leading axes are those of the posterior it belongs to: ``N`` nodes (or save points), ``d``
-    components.
+    components (of an equation of order ``k``, all of ``y, ..., y^(k-1)``).
     """
 
     mode: str = static()
@@ -70,6 +71,17 @@ class Calibration:
     def scales(self) -> Scales:
         """At the nodes."""
         return Scales(self.ratio, self.own)
+
+    def part(self, j: int, d: int) -> "Calibration":
+        """Of ``u = (y, y', ...)`` what belongs to derivative ``j``, of ``d`` components."""
+        mine = (..., slice(j * d, (j + 1) * d))
+        return replace(
+            self,
+            error=self.error[mine],
+            stages=None if self.stages is None else self.stages[mine],
+            ratio=self.ratio[mine],
+            own=self.own[mine],
+        )
 
     def scales_at(self, nodes: Array, t: Any) -> Scales:
         """Scales at any time: ``log(s/sqrt(Σ))`` is linear in time between two nodes.

@@ -24,6 +24,7 @@ Nothing is squared but ratios: all of it is done with roots (``sqrt(M)``, ``sqrt
 of squares are taken by ``hypot``, so that values up to the largest numbers have error bars.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -108,14 +109,17 @@ def combine(
     local: Any,
     values: Values,
     doubt: float,
+    several: bool = False,
 ) -> Scales:
     """``s`` from the estimate, the two local means ``c̄`` and ``sqrt(L)``, and ``u``.
 
     No value is known better than its own rounding: ``s >= ε |y|``, except where it is exact. Where
-    there is no estimate (it was lost on the way), ``s`` is as wide as the solution varies.
+    there is no estimate (it was lost on the way), ``s`` is as wide as the solution varies. Of
+    ``several`` derivatives, the last axis but one, each has its own ``c̄``.
     """
     known, size = std > _TINY, xp.abs(error)
     c = misfit(xp, error, std)
+    c = _together(xp, c, misfit_mean) if several else c
     blended = c / 2 + xp.minimum(misfit_mean, 4 * c) / 2
     # One misfit for all components: where their proportions in the model are far off, too, its
     # scale says nothing of those whose errors are far smaller.
@@ -132,8 +136,38 @@ def combine(
     return Scales(ratio, own)
 
 
-def of_nodes(xp: Any, error: Any, std: Any, mean: Any, doubt: float = 0.0) -> Scales:
-    """Scales at all nodes; at the first, which is exact, those of the second."""
+def by_parts(scales: Callable[..., Scales], parts: int, *rows: Any) -> Scales:
+    """``scales`` of rows ``(*N, k d)`` that hold ``k`` derivatives, given as ``(*N, k, d)``."""
+    if parts == 1:
+        return scales(*rows)
+    found = scales(*(row.reshape(*row.shape[:-1], parts, -1) for row in rows))
+    return Scales(*(each.reshape(rows[0].shape) for each in found))
+
+
+def _together(xp: Any, c: Any, mean: Any) -> Any:
+    """``c`` of each derivative, from all of them: ``c_j = c̄_j (1/k) sum_i c_i/c̄_i``.
+
+    The model may be further off in one derivative than in another, so each has its own ``c̄``. But
+    where the error of one passes through zero, the others know how large it is around there.
+    """
+    part = xp.where(mean > 0.0, c / xp.where(mean > 0.0, mean, 1.0), 0.0)
+    return mean * part.mean(axis=-1, keepdims=True)
+
+
+def around(xp: Any, error: Any, std: Any) -> tuple[Any, Any]:
+    """``c̄`` and ``sqrt(L)`` of rows, one after the other in time."""
+    n = error.shape[0]
+    misfit_mean = window_mean(xp, misfit(xp, error, std), max(2, int(0.02 * n)))
+    return misfit_mean, window_mean(xp, xp.abs(error), max(1, int(0.1 * n)), xp.hypot)
+
+
+def of_nodes(
+    xp: Any, error: Any, std: Any, mean: Any, doubt: float = 0.0, several: bool = False
+) -> Scales:
+    """Scales at all nodes; at the first, which is exact, those of the second.
+
+    Rows are ``(N, d)``, or of ``several`` derivatives ``(N, k, d)``.
+    """
     e, v = error[1:], std[1:]
     n = e.shape[0]
     if n == 0:
@@ -141,11 +175,9 @@ def of_nodes(xp: Any, error: Any, std: Any, mean: Any, doubt: float = 0.0) -> Sc
     # A lost estimate must not spread backwards in time through the windows.
     finite = xp.all(xp.isfinite(e), axis=-1, keepdims=True)
     e = xp.where(finite, e, 0.0)
-    c = misfit(xp, e, v)
-    misfit_mean = window_mean(xp, c, max(2, int(0.02 * n)))
-    local = window_mean(xp, xp.abs(e), max(1, int(0.1 * n)), xp.hypot)
+    misfit_mean, local = around(xp, e, v)
     e = xp.where(finite, e, xp.nan)
     across = by_component(xp, mean)
-    values = Values(mean[1:], xp.max(across, axis=1) - xp.min(across, axis=1))
-    ratio, own = combine(xp, e, v, misfit_mean, local, values, doubt)
+    values = Values(mean[1:], (xp.max(across, axis=-1) - xp.min(across, axis=-1)).T)
+    ratio, own = combine(xp, e, v, misfit_mean, local, values, doubt, several)
     return Scales(xp.concatenate([ratio[:1], ratio]), xp.concatenate([xp.zeros_like(own[:1]), own]))

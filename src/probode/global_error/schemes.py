@@ -1,5 +1,6 @@
 """Which transport suits which solver."""
 
+from collections.abc import Callable
 from functools import lru_cache
 
 from probode.base.errors import check_choice
@@ -8,7 +9,6 @@ from probode.global_error.interpolant import contact
 from probode.global_error.newton import Newton
 from probode.global_error.stages import Collocation
 from probode.global_error.sweeps import Sweeps
-from probode.model.equation import FirstOrder
 
 Scheme = Newton | Sweeps
 
@@ -28,22 +28,35 @@ def scheme_for(method: Method, smoothed: bool, mode: str) -> Scheme:
     one sweep (3 ``f``).
     """
     check_choice("mode", mode, MODES)
-    if type(method.equation) is not FirstOrder:
+    equation = method.equation
+    kind = KINDS.get(equation.transport)
+    if kind is None:
         raise ValueError(
-            "global errors are estimated for equations y' = f(t, y) so far, got "
-            f"{type(method.equation).__name__}: use calibration='model', or write it as a system "
-            "of first order."
+            f"global errors cannot be estimated for {type(equation).__name__}: its transport is "
+            f"{equation.transport!r}, known are {', '.join(KINDS)}. Use calibration='model'."
         )
-    return _scheme(method.prior.order, method.jacobian, smoothed, mode == "defect-fast")
+    return kind(method, smoothed, mode == "defect-fast")
+
+
+def _explicit(method: Method, smoothed: bool, fast: bool) -> Scheme:
+    """Along the equation as a system of first order, of which the solver has so high an order."""
+    equation = method.equation
+    order = equation.lowered(method.prior.order)
+    return _scheme(order, method.jacobian, smoothed, fast, equation.order)
+
+
+KINDS: dict[str, Callable[[Method, bool, bool], Scheme]] = {"explicit": _explicit}
+"""Transports by the name that an equation has for its own (``Equation.transport``)."""
 
 
 @lru_cache(maxsize=64)
-def _scheme(order: int, jacobian: str, smoothed: bool, fast: bool) -> Scheme:
+def _scheme(order: int, jacobian: str, smoothed: bool, fast: bool, derivatives: int) -> Scheme:
     k = contact(order, smoothed)
     if jacobian == "full":
         return Newton(Collocation("radau", 3 if fast else 4), k, 0 if fast else 1)
     if jacobian == "diagonal":
-        return Sweeps(Collocation("radau", 3 if fast else 4), k, 1 if fast else 2, diagonal=True)
+        stages = Collocation("radau", 3 if fast else 4)
+        return Sweeps(stages, k, 1 if fast else 2, diagonal=True, order=derivatives)
     return Sweeps(Collocation("gauss", 3), k, 1 if fast else 2)
 
 

@@ -6,6 +6,7 @@
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
@@ -60,6 +61,9 @@ class Sweeps:
     sweeps: int
     """Ordinary ones: two, or one in the fast mode."""
     diagonal: bool = False
+    order: int = 1
+    """Of the equation: ``u`` holds so many derivatives of each component, and ``D`` has the blocks
+    of the system of first order that they make, with the diagonals below (:class:`System`)."""
 
     @property
     def f_per_step(self) -> int:
@@ -141,8 +145,27 @@ class Sweeps:
         values, columns, rows = c.spectrum
         inverse_matrix = np.linalg.inv(c.matrix)
         right = inverse_matrix @ (e - stages) / h + slopes
-        scaled = (rows @ right) / (values[:, None] / h - diagonal)
+        scaled = self._solved(values[:, None] / h, diagonal, rows @ right)
         return stages + (columns @ scaled).real
+
+    def _solved(self, shift: Any, diagonal: Any, right: Any) -> Any:
+        """``(λ - D)⁻¹ r``, the components apart.
+
+        With ``k`` derivatives ``x_(i+1) = λ x_i - r_i``, and ``λ x_(k-1) - Σ a_i x_i = r_(k-1)``.
+        """
+        if self.order == 1:
+            return right / (shift - diagonal)
+        k, (n, m) = self.order, right.shape
+        r, a = right.reshape(n, k, m // k), diagonal.reshape(k, m // k)
+        powers = [shift**i for i in range(k)]
+        known = [0.0 * r[:, 0]]  # of x_i = λ^i x_0 + known_i
+        for i in range(k - 1):
+            known.append(shift * known[-1] - r[:, i])
+        divisor = shift * powers[-1] - sum(a[i] * powers[i] for i in range(k))
+        rest = r[:, -1] - shift * known[-1] + sum(a[i] * known[i] for i in range(k))
+        first = rest / divisor
+        found = [powers[i] * first + known[i] for i in range(k)]
+        return (np if isinstance(right, np.ndarray) else jnp).concatenate(found, axis=-1)
 
 
 def mix(matrix: np.ndarray, rows: Any) -> Any:

@@ -14,12 +14,14 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from probode.base.record import unchecked
 from probode.model.linearize import Blocks, Residual, VectorField
 from probode.model.parts import Part, check_fields
 from probode.model.structure import Structure
+from probode.model.system import System
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,12 @@ class Equation(Part):
 
     order: ClassVar[int]
     """The derivative that the equation determines; that many values are given at the start."""
+
+    transport: ClassVar[str] = "explicit"
+    """How its global errors are estimated: a name in :data:`probode.global_error.schemes.KINDS`.
+
+    ``"explicit"``: along :meth:`first_order`, through the means :meth:`stacked`.
+    """
 
     def __post_init__(self) -> None:
         if self.function is not None and not callable(self.function):
@@ -59,8 +67,13 @@ class Equation(Part):
         return self.order
 
     def read(self, mean: Float[Array, "n d"]) -> Float[Array, " m"]:
-        """The derivatives ``0..order-1``, which the function takes, one after the other."""
-        return mean[0] if self.order == 1 else mean[: self.order].reshape(-1)
+        """The derivatives ``0..order-1``, which the function takes, one after the other.
+
+        Leading axes are a batch.
+        """
+        if self.order == 1:
+            return mean[..., 0, :]
+        return mean[..., : self.order, :].reshape(*mean.shape[:-2], -1)
 
     def residual(self, value: Float[Array, " d"], mean: Float[Array, "n d"]) -> Float[Array, " d"]:
         """``z`` of a state, from the value of the function there: ``E_k x - f``."""
@@ -106,16 +119,9 @@ class Equation(Part):
         """The order of the errors that are controlled, for a prior of this order."""
         return order - self.order + 1
 
-    def first_order(self, field: VectorField) -> Callable[[Array, Array], Array]:
-        """The same equation as ``u' = g(t, u)`` for ``u = (y, ..., y^(k-1))``."""
-        if type(self) is FirstOrder:
-            return field
-
-        def system(t: Array, u: Array) -> Array:
-            highest = self.explicit(field(t, u))
-            return jnp.concatenate([u[highest.shape[0] :], highest])
-
-        return system
+    def first_order(self, field: Any) -> Any:
+        """The same equation as ``u' = g(t, u)`` for ``u = (y, ..., y^(k-1))``: a vector field."""
+        return field if type(self) is FirstOrder else System(self, field)
 
     def start(
         self,
@@ -139,11 +145,14 @@ class Equation(Part):
         std = None if found.std is None else self.unstacked(found.std)
         return found._replace(mean=self.unstacked(found.mean), std=std)
 
-    def stacked(self, mean: Float[Array, "n d"]) -> Float[Array, "l m"]:
-        """Derivatives of ``u = (y, ..., y^(k-1))`` from those of ``y``; leading axes: a batch."""
+    def stacked(self, mean: Any) -> Any:
+        """Derivatives of ``u = (y, ..., y^(k-1))``, ``(*N, n-k+1, k d)``, from those of ``y``."""
+        if self.order == 1:
+            return mean
         rows = mean.shape[-2] - self.order + 1
         shifted = [mean[..., j : j + rows, :] for j in range(self.order)]
-        return jnp.concatenate(shifted, axis=-1) if self.order > 1 else mean
+        xp: Any = np if isinstance(mean, np.ndarray) else jnp
+        return xp.concatenate(shifted, axis=-1)
 
     def unstacked(self, stacked: Float[Array, "l m"]) -> Float[Array, "n d"]:
         """Inverse of :meth:`stacked`: all of the first part, and the last row of the others."""

@@ -144,6 +144,20 @@ class Structure:
         """
         return self.std(columns)[..., None] ** 2 * np.eye(self.d)
 
+    def cross(self, columns: Array, others: Array) -> Array:
+        """Covariances ``(..., d, d)`` between two derivatives, from their columns."""
+        rows = min(columns.shape[-1], others.shape[-1])  # below there are zeros only
+        both = (columns[..., :rows] * others[..., :rows]).sum(axis=-1)
+        return self.common_to_all(both)[..., None] * np.eye(self.d)
+
+    def common_to_all(self, number: Array) -> Array:
+        """What columns say of every component, as ``(..., d)``."""
+        return number
+
+    def along(self, columns: Array, direction: np.ndarray) -> Any:
+        """Rows of a factor of ``direction · y``: ``(..., d, n)``, or ``(..., n d)`` if dense."""
+        return columns * direction[..., None]
+
     def project(self, columns: Array, direction: np.ndarray) -> Any:
         """Standard deviations of ``direction · y`` from the columns of one derivative."""
         return norm(self.std(columns) * direction)
@@ -186,7 +200,13 @@ class Isotropic(Structure):
         return scale * factor
 
     def std(self, columns: Array) -> Array:
-        return norm(columns)[..., None] * np.ones(self.d)
+        return self.common_to_all(norm(columns))
+
+    def common_to_all(self, number: Array) -> Array:
+        return number[..., None] * np.ones(self.d)
+
+    def along(self, columns: Array, direction: np.ndarray) -> Any:
+        return columns[..., None, :] * direction[..., None]
 
     def diagonal_factor(self, std: Float[Array, "n d"]) -> Array:
         """One standard deviation per derivative: the root mean square over the components."""
@@ -314,8 +334,16 @@ class Dense(Structure):
         with np.errstate(over="ignore"):
             return columns.swapaxes(-1, -2) @ columns
 
+    def cross(self, columns: Array, others: Array) -> Array:
+        rows = min(columns.shape[-2], others.shape[-2])
+        with np.errstate(over="ignore"):
+            return columns[..., :rows, :].swapaxes(-1, -2) @ others[..., :rows, :]
+
+    def along(self, columns: Array, direction: np.ndarray) -> Any:
+        return (columns @ direction[..., None])[..., 0]
+
     def project(self, columns: Array, direction: np.ndarray) -> Any:
-        return norm((columns @ direction[..., None])[..., 0])
+        return norm(self.along(columns, direction))
 
     def diagonal_factor(self, std: Float[Array, "n d"]) -> Array:
         return jnp.diag(std.reshape(-1))

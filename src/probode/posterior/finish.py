@@ -33,8 +33,9 @@ def calibrated(posterior: Posterior, field: Field, mode: str, limits: Limits) ->
         posterior = posterior.with_calibration(made).with_looked()
         return posterior if whole else posterior.without("calibration")
     assert isinstance(path, SavedPath) and path.saving.tracker is not None
-    std = posterior.std.reshape(len(posterior.t), -1)
-    made = path.saving.tracker.calibration(mode, path.marginals.mean[:, 0], std)
+    std = posterior.state().std.reshape(len(posterior.t), -1)
+    known = posterior.method.equation.read(path.marginals.mean)
+    made = path.saving.tracker.calibration(mode, known, std)
     posterior = posterior.with_calibration(made)
     return posterior if posterior.problem.field is None else posterior.with_looked()
 

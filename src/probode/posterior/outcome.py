@@ -70,15 +70,32 @@ class Gaussian:
 
         It holds squares, which beyond 1e154 are infinite; ``std`` is not.
         """
+        return self.covariance_with(self)
+
+    def covariance_with(self, other: "Gaussian") -> Array:
+        """Covariances with another derivative at the same times; with itself: ``cov``."""
+        structure = self.structure
         with double_precision():
-            covariance = self.structure.covariance(self.columns)
-            spread = self._spread_over(covariance.ndim - 1)
-            if self.ratio is not None:
-                spread = spread * self.ratio
-            covariance = covariance * spread[..., None] * spread[..., None, :]
-            if self.own is not None:
+            if other is self:
+                covariance = structure.covariance(self.columns)
+            else:
+                covariance = structure.cross(self.columns, other.columns)
+            ndim = covariance.ndim - 1
+            covariance = (
+                covariance * self._scale(ndim)[..., None] * other._scale(ndim)[..., None, :]
+            )
+            if self.own is not None and other is self:
                 covariance = covariance + self.own[..., None] ** 2 * np.eye(self.own.shape[-1])
             return covariance
+
+    def along(self, direction: np.ndarray) -> Any:
+        """Rows of a factor of ``direction · y``, without what the model has no variance for."""
+        return self.structure.along(self.columns, direction * self._scale(direction.ndim))
+
+    def _scale(self, ndim: int) -> Array:
+        """Factors of the model's standard deviations."""
+        spread = self._spread_over(ndim)
+        return spread if self.ratio is None else spread * self.ratio
 
     def project(self, direction: np.ndarray) -> Any:
         """Standard deviations of ``direction · y`` (flattened in C order), one per time."""
@@ -94,6 +111,48 @@ class Gaussian:
         spread = self.spread if self.multivariate else self.spread[..., None]
         times = ndim - spread.ndim
         return spread.reshape((*spread.shape[:-1], *[1] * times, spread.shape[-1]))
+
+
+@record
+class Joint:
+    """A Gaussian over ``y`` and some of its derivatives together, at one time or at several."""
+
+    parts: tuple[Gaussian, ...]
+    ndim: int = static()
+    """Axes of ``y`` itself: the one of the derivatives is put before them."""
+
+    @property
+    def mean(self) -> Array:
+        """Shape ``(*times, k, *shape)``."""
+        return self._stacked([part.mean for part in self.parts])
+
+    @property
+    def std(self) -> Array:
+        """Marginal standard deviations, in the shape of the mean."""
+        return self._stacked([part.std for part in self.parts])
+
+    @property
+    def cov(self) -> Array:
+        """Covariance of all derivatives, one after the other: shape ``(*times, k d, k d)``."""
+        with double_precision():
+            rows = [[one.covariance_with(other) for other in self.parts] for one in self.parts]
+            xp: Any = np if on_host(rows[0][0]) else jnp
+            return xp.concatenate([xp.concatenate(row, axis=-1) for row in rows], axis=-2)
+
+    def project(self, direction: np.ndarray) -> Any:
+        """Standard deviations of ``direction · (y, y', ...)``, one per time."""
+        pairs = list(zip(self.parts, np.split(direction, len(self.parts), axis=-1), strict=True))
+        rows = [part.along(each) for part, each in pairs]
+        most = max(row.shape[-1] for row in rows)
+        none = [(0, 0)] * (rows[0].ndim - 1)
+        both: Any = sum(np.pad(row, [*none, (0, most - row.shape[-1])]) for row in rows)
+        own = [norm(each * part.own) for part, each in pairs if part.own is not None]
+        return norm(np.stack([norm(both.reshape(*direction.shape[:-1], -1)), *own]), 0)
+
+    def _stacked(self, values: list[Array]) -> Array:
+        xp: Any = np if on_host(values[0]) else jnp
+        with double_precision():
+            return xp.stack(values, axis=values[0].ndim - self.ndim)
 
 
 @jax.tree_util.register_pytree_node_class

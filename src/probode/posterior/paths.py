@@ -61,7 +61,7 @@ class Path:
         raise NotImplementedError
 
     def sample(self, method: Method, n: int, key: Array, t: Any, spread: Array) -> Any:
-        """Joint samples, shape ``(n, N, d)``."""
+        """Joint samples of ``y, ..., y^(k-1)``, shape ``(n, N, k, d)``."""
         raise NotImplementedError
 
     def noise(self) -> tuple[Array, Array]:
@@ -153,7 +153,7 @@ class NodePath(Path):
             times = np.asarray(t, float)
             rows, where = self._with_times(method, times.reshape(-1))
             drawn = _sample_all(method, rows, n, key, spread)[:, where]
-            return drawn.reshape(n, *times.shape, drawn.shape[-1])
+            return drawn.reshape(n, *times.shape, *drawn.shape[-2:])
 
     def _with_times(self, method: Method, times: np.ndarray) -> tuple[Rows, np.ndarray]:
         """The nodes with further times put between them (as predictions), and where these are."""
@@ -301,13 +301,13 @@ def _draw_end(
 
 
 def _sample_all(method: Method, rows: Rows, n: int, key: Array, spread: Array) -> np.ndarray:
-    """Joint draws of ``y`` in all rows, block by block from the end backwards."""
+    """Joint draws of ``y, ..., y^(k-1)`` in all rows, block by block from the end backwards."""
     total = rows.t.shape[0]
     row_bytes = state_bytes(method) + 8 * n * method.structure.n * method.structure.d
     size = block_size(max(total - 1, 1), row_bytes)
     key, subkey = jax.random.split(key)
     last = _draw_end(method, rows.at(-1), n, subkey, spread)
-    parts = [np.asarray(last)[:, None, 0]]
+    parts = [np.asarray(last)[:, None, : method.equation.order]]
     end = total - 1
     while end > 0:
         begin = max(0, end - size)

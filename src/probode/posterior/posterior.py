@@ -24,12 +24,13 @@ from probode.global_error.between import (
     look_between,
     may_depend_on_time,
 )
+from probode.global_error.calibrate import as_system, calibrate_nodes
 from probode.global_error.diagnosis import Diagnosis, Looked, judge
 from probode.global_error.result import Calibration
 from probode.global_error.scales import Scales
 from probode.model.diffusion import Evidence
 from probode.model.gaussian import safe_sqrt
-from probode.posterior.outcome import Gaussian, Problem, Stats
+from probode.posterior.outcome import Gaussian, Joint, Problem, Stats
 from probode.posterior.paths import NodePath, Path, SavedPath
 from probode.posterior.views import Views
 
@@ -128,23 +129,33 @@ class Posterior(Views):
             raise ValueError(
                 f"k must be between 0 and the order {self.solver.order} of the solver, got {k}."
             )
-        scales = None
+        made, scales = self._estimates(k), None
         if t is None:
-            scales = None if self.calibration is None else self.calibration.scales
+            scales = None if made is None else made.scales
             return self._gaussian(*self.path.select(self.method, k), scales)
-        if self.calibration is not None:
+        if made is not None:
             with double_precision():
-                scales = self.calibration.scales_at(self.t, t)
+                scales = made.scales_at(self.t, t)
         found = self._gaussian(*self.path.evaluate(self.method, t, k), scales)
-        if k > 0 or self.calibration is None or not isinstance(self.path, NodePath):
+        if k >= self.method.equation.order or made is None or not isinstance(self.path, NodePath):
             return found
         with double_precision():
             flat = found.mean.reshape((*np.shape(t), self.method.structure.d))
             known = (found.own, found.std.reshape(flat.shape))
-            own = self.calibration.own_between(self.t, self.path.means, t, flat, *known)
+            own = made.own_between(self.t, self.path.means[..., k:, :], t, flat, *known)
         return replace(found, own=own)
 
-    def sample(self, n: int = 1, *, seed: Any = 0, t: Any = None) -> Array:
+    def state(self, t: Any = None) -> Gaussian | Joint:
+        """What a start needs, in the form of ``y0``; at any times, by default ``posterior.t``.
+
+        For an equation of order ``k`` that is ``y, ..., y^(k-1)`` together, along an axis before
+        those of ``shape``: for :class:`SecondOrder` ``value, velocity = state(t).mean``, and
+        ``state(t).cov`` is their joint covariance, ``(k d, k d)``. Of ``y' = f(t, y)`` it is ``y``.
+        """
+        parts = [self.derivative(t, j) for j in range(self.method.equation.order)]
+        return parts[0] if len(parts) == 1 else Joint(tuple(parts), len(self.shape))
+
+    def sample(self, n: int = 1, *, seed: Any = 0, t: Any = None, k: int = 0) -> Array:
         """Joint samples of the whole trajectory, shape ``(n, N, *shape)``.
 
         Parameters
@@ -156,21 +167,29 @@ class Posterior(Views):
         t
             Times within the solved interval, by default ``posterior.t``. For a single number the
             axis of times is left out: ``(n, *shape)``.
+        k
+            Which derivative of the trajectories, below the order of the equation: of
+            :class:`SecondOrder`, 1 are the velocities of those that the same seed gives with 0.
         """
         key = jax.random.key(seed) if isinstance(seed, int | np.integer) else seed
-        drawn = self.path.sample(self.method, int(n), key, t, self.spread)
+        if not 0 <= k < self.method.equation.order:
+            raise ValueError(
+                f"samples are of derivatives 0 to {self.method.equation.order - 1}, which a start "
+                f"gives, got k = {k}."
+            )
+        drawn = self.path.sample(self.method, int(n), key, t, self.spread)[..., k, :]
         if self.calibration is not None:
-            drawn = self._rescaled(drawn, key, t)
+            drawn = self._rescaled(drawn, key, t, k)
         return drawn.reshape((*drawn.shape[:-1], *self.shape))
 
-    def _rescaled(self, drawn: Array, key: Array, t: Any) -> Array:
+    def _rescaled(self, drawn: Array, key: Array, t: Any, k: int) -> Array:
         """``m + D (x - m)``, and one number per component and draw where the model has no scale."""
-        at = self.marginals if t is None else self(t)
+        at = self.derivative(t, k)
         assert at.ratio is not None
         mean = at.mean.reshape(drawn.shape[1:])
         with double_precision():
             own = jax.random.normal(
-                jax.random.fold_in(key, 1), (drawn.shape[0], drawn.shape[-1]), jnp.float32
+                jax.random.fold_in(key, 1 + k), (drawn.shape[0], drawn.shape[-1]), jnp.float32
             )
             own = self._hand_out(own)[(slice(None), *[None] * (drawn.ndim - 2))]
             return mean + at.ratio * (drawn - mean) + at.own * own
@@ -228,7 +247,7 @@ class Posterior(Views):
             message = status.message
             failed = status in (Status.NOT_FINITE, Status.START_NOT_FINITE)
             if failed and field is not None and isinstance(self.path, NodePath):
-                y = np.asarray(self.mean)[-1].reshape(-1)
+                y = np.asarray(self.state().mean)[-1].reshape(-1)
                 with double_precision():
                     message = where_not_finite(status, field, float(self.t[-1]), y)
             if (failed or status == Status.NOT_A_FUNCTION) and self.problem.notes:
@@ -280,12 +299,10 @@ class Posterior(Views):
 
         Without any time it stays as it is. ``missing`` says so, and the status.
         """
-        from probode.global_error.calibrate import calibrate_nodes
-
         assert isinstance(self.path, NodePath)
         if limits.expired():
             return self.without("calibration")
-        std = self.std.reshape(len(self.t), -1)
+        std = self.state().std.reshape(len(self.t), -1)
         smoothed = self.path.smoothed is not None
         made, whole = calibrate_nodes(
             *(self.method, field, self.t, self.path.means, std),
@@ -314,14 +331,17 @@ class Posterior(Views):
             return self
         if not may_depend_on_time(problem.field):
             return replace(self, problem=problem.seen(NOTHING_TO_LOOK_FOR)).with_looked()
-        means = np.asarray(self.path.means)
+        equation = self.method.equation
+        means = equation.stacked(np.asarray(self.path.means))
         rtol, atol = (0.0, 0.0) if self.tolerances is None else self.tolerances
         tolerance = atol + rtol * np.abs(means[:, 0])
         extra = np.zeros(0) if problem.switches is None else problem.switches.tables
         nodes = Nodes(t, means, np.abs(np.asarray(made.error)), tolerance)
         asked = int(self.stats.f_evaluations) + int(made.f_evaluations)
         finely = problem.switches is not None and problem.switches.finely
-        look = look_between(problem.field, made.contact, nodes, extra, asked, finely)
+        look = look_between(
+            as_system(equation, problem.field), made.contact, nodes, extra, asked, finely
+        )
         return replace(self, problem=problem.seen(look)).with_looked(*look.numbers)
 
     def with_looked(self, *numbers: float) -> "Posterior":
@@ -345,27 +365,31 @@ class Posterior(Views):
         )
         return dataclasses.replace(self, calibration=made, stats=stats)
 
-    def global_error(self, t: Any = None) -> Array:
-        """Signed estimate of ``mean - solution``, at the times ``posterior.t`` or at any other."""
-        made = self._calibrated("global_error")
+    def global_error(self, t: Any = None, k: int = 0) -> Array:
+        """Signed estimate of ``mean - solution``, at the times ``posterior.t`` or at any other.
+
+        Of the ``k``-th derivative, below the order of the equation (velocities of
+        :class:`SecondOrder` have ``k=1``).
+        """
+        made = self._calibrated("global_error", k)
         if t is None:
             return made.error.reshape((*made.error.shape[:-1], *self.shape))
-        mean = self(t).mean
-        return mean - self.corrected(t).reshape(mean.shape)
+        mean = self.derivative(t, k).mean
+        return mean - self.corrected(t, k).reshape(mean.shape)
 
-    def corrected(self, t: Any = None) -> Array:
+    def corrected(self, t: Any = None, k: int = 0) -> Array:
         """The mean with the estimated error taken off: a companion solution of higher order.
 
         Usually far more accurate than the mean, but without an error estimate of its own: where
-        :meth:`diagnose` warns, it may be worse.
+        :meth:`diagnose` warns, it may be worse. ``k`` as in :meth:`global_error`.
         """
-        made = self._calibrated("corrected")
+        made = self._calibrated("corrected", k)
         if t is None:
-            return self.mean - self.global_error()
+            return self.derivative(k=k).mean - self.global_error(k=k)
         if not isinstance(self.path, NodePath):
             raise ValueError("with save_at the error is known at posterior.t only: leave t out.")
         with double_precision():
-            values = made.corrected_at(self.t, self.path.means, t)
+            values = made.corrected_at(self.t, self.path.means[..., k:, :], t)
         return values.reshape((*values.shape[:-1], *self.shape))
 
     def diagnose(self) -> Diagnosis:
@@ -388,10 +412,26 @@ class Posterior(Views):
             found = dataclasses.replace(found, flags=(*others, "unfinished"))
         return dataclasses.replace(found, notes=(*self.problem.notes, *found.notes))
 
-    def _calibrated(self, what: str) -> Calibration:
+    def _calibrated(self, what: str, k: int | None = None) -> Calibration:
         if self.calibration is None:
             raise ValueError(f"{what} needs a calibrated posterior: call calibrate() first.")
-        return self.calibration
+        if k is None:
+            return self.calibration
+        if not 0 <= k < self.method.equation.order:
+            raise ValueError(
+                f"errors are estimated for derivatives 0 to {self.method.equation.order - 1}, "
+                f"which a start gives, got k = {k}."
+            )
+        made = self._estimates(k)
+        assert made is not None
+        return made
+
+    def _estimates(self, k: int) -> Calibration | None:
+        """The calibration of derivative ``k``; beyond those that have one, that of the last."""
+        order = self.method.equation.order
+        if self.calibration is None or order == 1:
+            return self.calibration
+        return self.calibration.part(min(k, order - 1), self.method.structure.d)
 
     def _gaussian(self, mean: Array, columns: Array, scales: Scales | None) -> Gaussian:
         mean = mean.reshape((*mean.shape[:-1], *self.shape))
