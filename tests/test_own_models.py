@@ -12,6 +12,7 @@ import pytest
 
 import probode
 from probode import EK0, EK1, IWP, DiagonalEK1, Equation, Matern, Prior, SecondOrder
+from probode.engines import native
 
 
 @dataclass(frozen=True)
@@ -97,10 +98,11 @@ def test_units_of_an_equation_do_not_matter():
 
 def test_with_unit_masses_it_is_the_library_s_own():
     start = (np.ones(2), np.zeros(2))
-    own, ours = (
-        probode.solve(equation, (0.0, 2.0), start, (np.ones(2),), solver=EK1(4))
-        for equation in (Weighed(spring, np.ones(2)), SecondOrder(spring))
-    )
+    with native.disabled():  # steps near rounding differ by it from engine to engine
+        own, ours = (
+            probode.solve(equation, (0.0, 2.0), start, (np.ones(2),), solver=EK1(4))
+            for equation in (Weighed(spring, np.ones(2)), SecondOrder(spring))
+        )
     np.testing.assert_allclose(own.mean, ours.mean, rtol=1e-11)
 
 

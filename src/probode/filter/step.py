@@ -20,6 +20,7 @@ from probode.model.equation import FIRST_ORDER, Equation, FirstOrder
 from probode.model.linearize import Residual, VectorField, local_noise
 from probode.model.parts import Part
 from probode.model.prior import IWP, Prior
+from probode.model.second_order import SecondOrder
 from probode.model.structure import BlockDiagonal, Dense, Isotropic, Structure
 
 UNRESOLVED = 1e-10
@@ -51,7 +52,7 @@ class Method(Part):
         return (
             type(self) is Method
             and type(self.prior) is IWP
-            and type(self.equation) is FirstOrder
+            and type(self.equation) in (FirstOrder, SecondOrder)
             and type(self.structure) in (Isotropic, BlockDiagonal, Dense)
             and type(self.diffusion) in (DynamicDiffusion, FixedDiffusion)
         )

@@ -79,7 +79,7 @@ def supports(
     if type(control) not in (PControl, PIControl) or numbers > MOST_NUMBERS:
         return False
     method = solver.method(d)
-    if not method.is_ours or method.diffusion.needs_innovation:
+    if not method.is_ours or method.diffusion.needs_innovation or method.equation.order > 1:
         return False
     if count is not None and count < (FEWEST_SMOOTHED if smoothed else FEWEST_MEMBERS):
         return False

@@ -78,7 +78,8 @@ def python_steps(to_do: Given, rows: int, limits: Limits) -> Fill:
     library, layout = load(), layout_of(method)
     assert library is not None
     f = np.empty(layout.d)
-    matrix = np.empty((layout.d, layout.d) if method.jacobian == "full" else layout.d)
+    matrix = np.empty((layout.d, layout.reads) if method.jacobian == "full" else layout.reads)
+    every = np.arange(layout.reads)
 
     def fill(carry: Carry, attempts: int, wanted: int) -> tuple[Carry, Rows]:
         vector, buffer = carry.form.copy(), take((rows + 1) * layout.row)
@@ -86,14 +87,15 @@ def python_steps(to_do: Given, rows: int, limits: Limits) -> Fill:
         given = _settings(to_do, until, rows, carry, attempts, wanted, limits)
         open_chunk, advance = library.probode_open, library.probode_advance
         memory = [address(x) for x in (given, vector, buffer, f, matrix)]
-        y = vector[1 : 1 + layout.d]
+        y = vector[1 : 1 + layout.reads]
         go = open_chunk(*memory[:3])
         while go:
             t = float(vector[0])
             f[:] = slope = function(t, y)
             if jacobian is not None:
                 value = jacobian(t, y, slope)
-                matrix[...] = np.diagonal(value) if value.ndim > matrix.ndim else value
+                whole = value.ndim > matrix.ndim  # of which the diagonals are used
+                matrix[...] = value[every % layout.d, every] if whole else value
             go = advance(*memory)
         return _after(layout, vector, buffer, until != t1)
 
@@ -225,7 +227,7 @@ def step_until_stopped(
 
     def body(carry: Any) -> Any:
         state, rows, _ = carry
-        f, jacobian = evaluate(method.jacobian, field, state[0], state[1 : 1 + layout.d])
+        f, jacobian = evaluate(method.jacobian, field, state[0], state[1 : 1 + layout.reads])
         return advance(given, state, rows, f, jacobian)
 
     state, rows, _ = jax.lax.while_loop(lambda carry: carry[2], body, open_chunk(given, state))

@@ -40,6 +40,7 @@ class Layout:
     def __init__(self, method: Method) -> None:
         structure, diffusion = method.structure, method.diffusion
         self.n, self.d = structure.n, structure.d
+        self.reads = method.equation.order * self.d  # numbers that f takes
         self.multivariate = diffusion.multivariate
         self.scale_per_component = diffusion.varies_by_component
         self.scales = self.d if diffusion.varies_by_component else 1
@@ -66,16 +67,17 @@ class Layout:
                 diffusion.multivariate,
                 method.evaluations,
                 diffusion.remembers,
+                method.equation.order,
             ]
         )
-        self.each = np.ones(self.d)
+        self.each = np.ones(self.reads)
         prior = method.prior
         assert isinstance(prior, IWP)
         self.tables = np.concatenate(
             [prior.transition().ravel(), prior.noise_factor().ravel(), prior.weights]
         )
         self.without_control = np.concatenate(
-            [self.head, np.zeros(_NUMBERS + 2 * self.d), self.tables]
+            [self.head, np.zeros(_NUMBERS + 2 * self.reads), self.tables]
         )
 
     def rows(self, buffer: Any, count: int) -> Rows:

@@ -112,7 +112,6 @@ def _tapes(method: Method, initialization: Initialization, signature: Signature)
         field, control, t1 = parameters
         return begin(method, initialization, field, control, t0, t1, y0)
 
-    d = method.structure.d
-    longest = _LONGEST_START * longest_excess(method.jacobian, d)
-    start = listed(program, signature, d, longest, _MOST_OPERATIONS)
+    longest = _LONGEST_START * longest_excess(method.jacobian, method.structure.d)
+    start = listed(program, signature, layout_of(method).reads, longest, _MOST_OPERATIONS)
     return _Tapes(field, sum(own.sizes), start)

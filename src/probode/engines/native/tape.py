@@ -121,31 +121,32 @@ def field_tape(jacobian: str, signature: Signature, within: str) -> Tape | None:
     def program(field: Field, t: Array, y: Array) -> tuple[Array, Array]:
         return evaluate(jacobian, field, t, y)
 
-    d = signature.parameters().d
-    return listed(program, signature, d, longest_excess(within, d), _MOST_OPERATIONS)
+    field = signature.parameters()
+    reads, longest = field.reads * field.d, longest_excess(within, field.d)
+    return listed(program, signature, reads, longest, _MOST_OPERATIONS)
 
 
 def listed(
     program: Callable[[Any, Array, Array], Any],
     signature: Signature,
-    d: int,
+    size: int,
     longest: float,
     most: int,
 ) -> Tape | None:
-    """The operations of ``program(parameters, t, y)``; its results one after the other.
+    """The operations of ``program(parameters, t, y)``, ``y`` of this size; its results in a row.
 
     ``None`` if they take ``longest`` nanoseconds more than XLA's code, if they are more than
     ``most`` (it would take long to find out), or cannot be listed.
     """
     real = all(_is_real(dtype) for _, dtype in signature.shapes)
-    if d + sum(signature.sizes) > most or not real:
+    if size + sum(signature.sizes) > most or not real:
         return None
     with double_precision():
-        number, state = jax.ShapeDtypeStruct((), float), jax.ShapeDtypeStruct((d,), float)
+        number, state = jax.ShapeDtypeStruct((), float), jax.ShapeDtypeStruct((size,), float)
         in_arrays = trace(program, signature.parameters(), number, state)
         if work(in_arrays.jaxpr) > _LONGEST_PROGRAM:
             return None
-        inputs = _Inputs(signature, d, most)
+        inputs = _Inputs(signature, size, most)
         try:
             results = run(in_arrays.jaxpr, in_arrays.consts, inputs.values)
             outputs = [x for result in results for x in as_lanes(result).entries]
@@ -158,10 +159,10 @@ def listed(
 class _Inputs:
     """What a program of ``(parameters, t, y)`` reads as symbols; their places: t, y, parameters."""
 
-    def __init__(self, signature: Signature, d: int, most: int) -> None:
+    def __init__(self, signature: Signature, size: int, most: int) -> None:
         self.writer = Writer(most)
         self.count = 0
-        t, y = self._array((), np.dtype(float)), self._array((d,), np.dtype(float))
+        t, y = self._array((), np.dtype(float)), self._array((size,), np.dtype(float))
         self.values = [*(self._array(*one) for one in signature.shapes), t, y]
 
     def _array(self, shape: tuple[int, ...], dtype: Any) -> Lanes:

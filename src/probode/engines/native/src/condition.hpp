@@ -7,16 +7,21 @@
 namespace probode {
 namespace PROBODE_ISA {
 
-// What the update of one block needs and gives.
+constexpr int kHighestEquation = 2;  // order of an equation: the derivative that it determines
+
+// What the update of one block needs and gives. The observation is in the coordinates of the step,
+//
+//   u = x_k - Σ_{i<k} c_i J_i x_i,   c_i = T_i / T_k        for an equation of order k
 struct Block {
   int n, width;
+  int determined;             // k
   const double* factor;       // (D, D)
   const double* change;       // of coordinates, per derivative
   const double* transition;   // (n, n), triangular
   const double* scale;        // process noise, one per component
   const double* noise_factor; // (n, n), triangular
-  double weight;              // c = T_0
-  const double* jacobian;     // (width, width), or null for zero
+  const double* weights;      // c_i, i < k
+  const double* jacobian;     // (width, k width): J_0 beside J_1, or null for zero
   double* observation_noise;  // (width,), or null
   const double* residual;     // (width,)
   double* posterior;          // (D, D), may be the factor
@@ -29,42 +34,49 @@ struct Block {
 
 // Condition a block on its observation, in one decomposition
 //
-//   [ R Ãᵀ Hᵀ    R Ãᵀ    ]                       columns  u = H x | y' | y | y'' | ... | y^(q)
+//   [ R Ãᵀ Hᵀ    R Ãᵀ    ]                columns  u = H x | y^(k) | y | ... | y^(k-1) | y^(k+1) | ... | y^(q)
 //   [ diag(r)    0       ]
 //   [ s R_Q Hᵀ   s R_Q   ]
 //
-// The columns of y' are rotated but not eliminated: given u, they follow from y (see `pin`).
+// The columns of y^(k) are rotated but not eliminated: given u, they follow from those below (see `pin`).
 //
-// `fixed_width` is the width where it is known at compile time: loops over it are then unrolled.
-template <int fixed_width>
+// `fixed_width` is the width where it is known at compile time: loops over it are then unrolled. `order` is that of
+// the equation, k.
+template <int fixed_width, int order>
 void condition_block(const Block& b, Scratch& scratch) {
   const int n = b.n, w = fixed_width ? fixed_width : b.width;
   const int size = n * w, columns = size + w, length = row_length(columns + (fixed_width ? 0 : 3));
-  const int slopes = w, values = 2 * w;  // where the columns of y' and of y begin; y'' ... follow
+  const int slopes = w, values = 2 * w;  // where the columns of y^(k) and of y begin; the others follow
+  const int read = order * w, above = read + w;  // columns of a factor: of what f takes; where those above y^(k) begin
   double* stack = room(scratch.stack, static_cast<size_t>(2 * size + w) * length);
   double* reflector = room(scratch.reflector, 5 * static_cast<size_t>(2 * size + w));
 
-  auto place = [&](int i) { return i == 0 ? values : i == 1 ? slopes : (i + 1) * w; };
+  auto place = [&](int i) { return i < order ? values + i * w : i == order ? slopes : (i + 1) * w; };
 
-  // c J y for a row of values. Wide blocks keep c Jᵀ in rows of whole lanes.
+  // Σ c_i J_i y_i for a row of values. Wide blocks keep c Jᵀ in rows of whole lanes.
   const int stride = row_length(w);
-  double* product = room(scratch.small_matrix, static_cast<size_t>(w + 1) * stride);
+  double* product = room(scratch.small_matrix, static_cast<size_t>(read + 1) * stride);
   double* transposed = product + stride;
   if (b.jacobian && fixed_width == 0) {
-    std::memset(transposed, 0, sizeof(double) * static_cast<size_t>(w) * stride);
+    std::memset(transposed, 0, sizeof(double) * static_cast<size_t>(read) * stride);
     for (int a = 0; a < w; ++a)
-      for (int l = 0; l < w; ++l)
-        transposed[static_cast<long>(l) * stride + a] =
-            b.weight * b.jacobian[static_cast<long>(a) * w + l];
+      for (int i = 0; i < order; ++i)
+        for (int l = i * w; l < (i + 1) * w; ++l)
+          transposed[static_cast<long>(l) * stride + a] =
+              b.weights[i] * b.jacobian[static_cast<long>(a) * read + l];
   }
   auto times_jacobian = [&](const double* y) {
     if constexpr (fixed_width == 0) {
-      combine(product, nullptr, y, transposed, stride, w, stride);
+      combine(product, nullptr, y, transposed, stride, read, stride);
     } else {
       for (int a = 0; a < w; ++a) {
-        double sum = 0.0;
-        for (int l = 0; l < w; ++l) sum += b.jacobian[a * w + l] * y[l];
-        product[a] = b.weight * sum;
+        double total = 0.0;
+        for (int i = 0; i < order; ++i) {
+          double sum = 0.0;
+          for (int l = i * w; l < (i + 1) * w; ++l) sum += b.jacobian[a * read + l] * y[l];
+          total += b.weights[i] * sum;
+        }
+        product[a] = total;
       }
     }
   };
@@ -75,13 +87,15 @@ void condition_block(const Block& b, Scratch& scratch) {
     for (int a = 0; a < w; ++a) row[a] -= product[a];
   };
 
-  // The same for a row that has the component `k` alone: u_a = (a == k) y' - c J_ak y.
+  // The same for a row that has the component `k` alone.
   auto observe_one = [&](double* row, int k) {
-    const double value = row[values + k], slope = row[slopes + k];
+    const double slope = row[slopes + k];
     for (int a = 0; a < w; ++a) row[a] = a == k ? slope : 0.0;
     if (!b.jacobian) return;
-    const double weighted = b.weight * value;
-    for (int a = 0; a < w; ++a) row[a] -= b.jacobian[static_cast<long>(a) * w + k] * weighted;
+    for (int i = 0; i < order; ++i) {
+      const double weighted = b.weights[i] * row[values + i * w + k];
+      for (int a = 0; a < w; ++a) row[a] -= b.jacobian[static_cast<long>(a) * read + i * w + k] * weighted;
+    }
   };
 
   int rows = 0;
@@ -128,31 +142,31 @@ void condition_block(const Block& b, Scratch& scratch) {
       const double entry = b.noise_factor[i * n + j];
       for (int k = 0; k < w; ++k) block[k * length + place(j) + k] = b.scale[k] * entry;
     }
-    if (i < 2)
+    if (i <= order)
       for (int k = 0; k < w; ++k) observe_one(block + k * length, k);
   }
   for (int a = 0; a < w; ++a) {
     b.blank[a] = true;
-    for (int i = 0; b.blank[a] && i < full + 3 * w; ++i)
+    for (int i = 0; b.blank[a] && i < head + above; ++i)
       b.blank[a] = stack[static_cast<long>(i) * length + a] == 0.0;
     if (!b.observation_noise) continue;
     double noise = b.observation_noise[a];
     if (b.blank[a] && noise == 0.0) noise = 1.0;
     const double known = column_norm(stack + a, length, full);
-    const double own = column_norm(stack + static_cast<long>(head) * length + a, length, 2 * w);
+    const double own = column_norm(stack + static_cast<long>(head) * length + a, length, above);
     if (own < kUnresolved * known) noise = std::max(noise, kUnresolved * known);
     stack[static_cast<long>(full + a) * length + a] = noise;
   }
 
   if constexpr (fixed_width == 0) {
-    reflect_many(stack, length, 0, head + 2 * w, 0, 0, w, columns, reflector);
-    reflect_many(stack, length, w, head + 2 * w, 0, values, w, columns, reflector);
-    reflect_many(stack, length, 2 * w, head + 2 * w + 1, 1, 3 * w, size - 2 * w, columns, reflector);
+    reflect_many(stack, length, 0, head + above, 0, 0, w, columns, reflector);
+    reflect_many(stack, length, w, head + above, 0, values, read, columns, reflector);
+    reflect_many(stack, length, above, head + above + 1, 1, above + w, size - above, columns, reflector);
   } else {
-    for (int a = 0; a < w; ++a) reflect(stack, length, a, head + 2 * w, a, columns, reflector);
-    for (int k = 0; k < w; ++k)
-      reflect(stack, length, w + k, head + 2 * w, values + k, columns, reflector);
-    for (int c = 2 * w; c < size; ++c)
+    for (int a = 0; a < w; ++a) reflect(stack, length, a, head + above, a, columns, reflector);
+    for (int k = 0; k < read; ++k)
+      reflect(stack, length, w + k, head + above, values + k, columns, reflector);
+    for (int c = above; c < size; ++c)
       reflect(stack, length, c, head + c + 1, c + w, columns, reflector);
   }
 
@@ -166,26 +180,26 @@ void condition_block(const Block& b, Scratch& scratch) {
     b.whitened[a] = none ? 0.0 : rest / pivot;
   }
   for (int x = 0; x < size; ++x) {
-    const int column = x < w ? values + x : x < 2 * w ? slopes + x - w : x + w;
+    const int column = x < read ? values + x : x < above ? slopes + x - read : x + w;
     double sum = 0.0;
     for (int a = 0; a < w; ++a)  // few: the innovation's rows
       sum += stack[static_cast<long>(a) * length + column] * b.whitened[a];
     b.correction[x] = sum;
   }
 
-  // The factor, triangular: no row for y', whose columns follow from those of y (R Hᵀ = 0).
+  // The factor, triangular: no row for y^(k), whose columns follow from those below (R Hᵀ = 0).
   std::memset(b.posterior, 0, sizeof(double) * static_cast<size_t>(size) * size);
-  for (int r = 0; r < w; ++r) {
+  for (int r = 0; r < read; ++r) {
     const double* row = stack + static_cast<long>(w + r) * length;
     double* out = b.posterior + static_cast<long>(r) * size;
-    for (int k = r; k < w; ++k) out[k] = row[values + k];
+    for (int k = r; k < read; ++k) out[k] = row[values + k];
     if (b.jacobian) {
       times_jacobian(out);
-      for (int a = 0; a < w; ++a) out[w + a] = product[a];
+      for (int a = 0; a < w; ++a) out[read + a] = product[a];
     }
-    for (int c = 2 * w; c < size; ++c) out[c] = row[c + w];
+    for (int c = above; c < size; ++c) out[c] = row[c + w];
   }
-  for (int r = 2 * w; r < size; ++r) {
+  for (int r = above; r < size; ++r) {
     const double* row = stack + static_cast<long>(r) * length + w;
     double* out = b.posterior + static_cast<long>(r) * size;
     for (int c = r; c < size; ++c) out[c] = row[c];

@@ -8,17 +8,28 @@
 namespace probode {
 namespace PROBODE_ISA {
 
-// sqrt(H Q̃ Hᵀ) of one component whose slope has no Jacobian.
+// sqrt(H Q̃ Hᵀ) of one component where there is no Jacobian.
 inline double plain_deviation(const Settings& s) {
-  const double l10 = s.noise[1], l11 = s.noise[s.n + 1];
-  return std::sqrt(l10 * l10 + l11 * l11);
+  double sum = 0.0;
+  for (int r = 0; r <= s.determined; ++r) sum += square(s.noise[r * s.n + s.determined]);
+  return std::sqrt(sum);
 }
 
-// Whiten z with H Q̃ Hᵀ: a decomposition of [l10 I - c l00 Jᵀ; l11 I]. Also sqrt(diag(H Q̃ Hᵀ)).
-inline void local_noise(const Settings& s, double weight, const double* jacobian, const double* z,
-                        Scratch& scratch, double* whitened, double* std_dev) {
+// Whiten z with H Q̃ Hᵀ, H = E_k - Σ_{i<k} c_i J_i E_i (k: `order`, c_i: `weights`): a decomposition of the rows
+//
+//   L_rk I - Σ_{i=r..k-1} c_i L_ri J_iᵀ,  r = 0..k-1;   L_kk I
+//
+// Also sqrt(diag(H Q̃ Hᵀ)).
+template <int order>
+void local_noise(const Settings& s, const double* weights, const double* jacobian, const double* z,
+                 Scratch& scratch, double* whitened, double* std_dev) {
   const int n = s.n, d = s.d;
-  const double l00 = s.noise[0], l10 = s.noise[1], l11 = s.noise[n + 1];
+  const double own = s.noise[order * n + order];
+  double head[order], of[order][order];  // L_rk, and what it has of J_i
+  for (int r = 0; r < order; ++r) {
+    head[r] = s.noise[r * n + order];
+    for (int i = r; i < order; ++i) of[r][i] = weights[i] * s.noise[r * n + i];
+  }
   if (s.jacobian == kNone) {
     const double std = plain_deviation(s);
     for (int k = 0; k < d; ++k) {
@@ -29,27 +40,35 @@ inline void local_noise(const Settings& s, double weight, const double* jacobian
   }
   if (s.jacobian == kDiagonal) {
     for (int k = 0; k < d; ++k) {
-      const double head = l10 - weight * l00 * jacobian[k];
-      std_dev[k] = std::sqrt(head * head + l11 * l11);
+      double squares = own * own;
+      for (int r = 0; r < order; ++r) {
+        double entry = head[r];
+        for (int i = r; i < order; ++i) entry -= of[r][i] * jacobian[i * d + k];
+        squares += entry * entry;
+      }
+      std_dev[k] = std::sqrt(squares);
       whitened[k] = z[k] / std_dev[k];
     }
     return;
   }
-  const int length = row_length(d);
-  double* stack = room(scratch.stack, static_cast<size_t>(2 * d) * length);
-  double* reflector = room(scratch.reflector, 2 * d);
-  std::memset(stack, 0, sizeof(double) * static_cast<size_t>(2 * d) * length);
+  const int length = row_length(d), full = order * d;
+  double* stack = room(scratch.stack, static_cast<size_t>(full + d) * length);
+  double* reflector = room(scratch.reflector, full + d);
+  std::memset(stack, 0, sizeof(double) * static_cast<size_t>(full + d) * length);
   for (int a = 0; a < d; ++a) {
-    double squares = l11 * l11;
-    for (int l = 0; l < d; ++l) {
-      const double entry = (a == l ? l10 : 0.0) - weight * l00 * jacobian[static_cast<long>(a) * d + l];
-      stack[static_cast<long>(l) * length + a] = entry;
-      squares += entry * entry;
-    }
-    stack[static_cast<long>(d + a) * length + a] = l11;
+    const double* row = jacobian + static_cast<long>(a) * full;
+    double squares = own * own;
+    for (int r = 0; r < order; ++r)
+      for (int l = 0; l < d; ++l) {
+        double entry = a == l ? head[r] : 0.0;
+        for (int i = r; i < order; ++i) entry -= of[r][i] * row[i * d + l];
+        stack[static_cast<long>(r * d + l) * length + a] = entry;
+        squares += entry * entry;
+      }
+    stack[static_cast<long>(full + a) * length + a] = own;
     std_dev[a] = std::sqrt(squares);
   }
-  for (int a = 0; a < d; ++a) reflect(stack, length, a, d + a + 1, a, d, reflector);
+  for (int a = 0; a < d; ++a) reflect(stack, length, a, full + a + 1, a, d, reflector);
   for (int a = 0; a < d; ++a) {
     double rest = z[a];
     for (int e = 0; e < a; ++e) rest -= stack[static_cast<long>(e) * length + a] * whitened[e];
@@ -96,31 +115,41 @@ inline bool goes_on(const Settings& s, const State& x) {
          (std::isinf(s.seconds) || seconds_now() < *x.deadline);
 }
 
-// An estimate of the local error: one for each component, or the same for all.
+// An estimate of the local error: one for each component, or the same for all. It is that of y^(k-1), the highest
+// derivative that is controlled; the one below has |h|/2 times the error, integrated once more.
 struct Errors {
   const double* each;  // null: all have the common one
   double common;
+  double below;  // |h|/2
 
   double operator[](long k) const { return each ? each[k] : common; }
   bool finite(long d) const { return each ? all_finite(each, d) : std::isfinite(common); }
 
-  // Σ (error / tolerance)², in lanes.
+  // Σ (error / tolerance)² of all that is controlled.
   double squares(const Settings& s, const State& x) const {
+    double sum = squares(s, x, s.reads() - s.d, 1.0);
+    if (s.determined == 2) sum += squares(s, x, 0, below);
+    return sum;
+  }
+
+  // The same of one derivative, whose numbers begin at `from`, in lanes.
+  double squares(const Settings& s, const State& x, long from, double factor) const {
     const long d = s.d;
-    const double *before = x.row.mean, *after = x.predicted;
+    const double *before = x.row.mean + from, *after = x.predicted + from;
+    const double *atol = s.atol + from, *rtol = s.rtol + from;
     Lane sums = {};
     long k = 0;
     for (; k + kLane <= d; k += kLane) {
       const Lane size = largest(absolute(load(before + k)), absolute(load(after + k)));
-      const Lane tolerance = load(s.atol + k) + load(s.rtol + k) * size;
-      const Lane ratio = (each ? load(each + k) : Lane{} + common) / tolerance;
+      const Lane tolerance = load(atol + k) + load(rtol + k) * size;
+      const Lane ratio = factor * (each ? load(each + k) : Lane{} + common) / tolerance;
       sums += ratio * ratio;
     }
     double sum = 0.0;
     for (int c = 0; c < kLane; ++c) sum += sums[c];
     for (; k < d; ++k) {
       const double size = larger(std::fabs(before[k]), std::fabs(after[k]));
-      sum += square((*this)[k] / (s.atol[k] + s.rtol[k] * size));
+      sum += square(factor * (*this)[k] / (atol[k] + rtol[k] * size));
     }
     return sum;
   }
@@ -129,17 +158,17 @@ struct Errors {
 // What the control says of a step: whether it is accepted, and the length of the next.
 inline bool judge(const Settings& s, State& x, const Errors& error, bool& failed) {
   if (s.control == kConstantStep || s.control == kGrid) {
-    const bool finite = error.finite(s.d) && all_finite(x.predicted, s.d);
+    const bool finite = error.finite(s.d) && all_finite(x.predicted, s.reads());
     *x.control_accepted += finite;
     *x.rejected = finite ? 0.0 : 1.0;
     failed = !finite;
     return finite;
   }
   const double h = *x.t_next - *x.row.t;
-  const double norm = std::sqrt(error.squares(s, x) / s.d);
+  const double norm = std::sqrt(error.squares(s, x) / s.reads());
   const bool accepted = norm <= 1.0, finite = std::isfinite(norm);
   const double bounded = finite ? std::max(norm, 1e-10) : 1.0;
-  const double power = 1.0 / s.n;
+  const double power = 1.0 / (s.n + 1 - s.determined);
   double factor;
   if (s.control == kProportional || bounded > 1.0) {
     factor = std::pow(bounded, -power);
@@ -178,22 +207,39 @@ inline void correct(const Settings& s, const double* coords, const double* gain,
   }
 }
 
-// What an observation adds to the evidence; `which`: the sum that it belongs to.
+// What an observation adds to the evidence; `which`: the sum that it belongs to. The pivot is in plain units.
 inline void count(State& x, long which, double square_of_whitened, double pivot, bool blank, double times) {
   x.squares[which] += blank ? 0.0 : square_of_whitened;
   x.log_det[which] += times * 2.0 * std::log(pivot);
   x.terms[which] += blank ? 0.0 : times;
 }
 
+// The Jacobian as a block needs it, (width, k width).
+inline const double* jacobian_of_block(const Settings& s, const double* jacobian, int block) {
+  if (s.jacobian == kNone) return nullptr;
+  if (s.jacobian == kFull) return jacobian;
+  if (s.determined == 1 && s.structure != kDense) return jacobian + block;
+  const int d = s.d, w = s.width(), columns = s.determined * w;
+  thread_local std::vector<double> memory;
+  double* matrix = room(memory, static_cast<size_t>(w) * columns);
+  std::memset(matrix, 0, sizeof(double) * w * columns);
+  for (int i = 0; i < s.determined; ++i)
+    for (int k = 0; k < w; ++k)
+      matrix[static_cast<long>(k) * columns + i * w + k] = jacobian[static_cast<long>(i) * d + block * w + k];
+  return matrix;
+}
+
 // Condition on z = 0: the covariance work of a step. Writes the new row into `x.row`; its mean too, unless
-// a second evaluation is to follow: then y alone is corrected, in the prediction, for `finish`.
-inline void update(const Settings& s, State& x, const double* jacobian, const double* z,
+// a second evaluation is to follow: then what f takes is corrected alone, in the prediction, for `finish`.
+// `weights` and `z` as in `advance`.
+inline void update(const Settings& s, State& x, const double* jacobian, const double* weights, const double* z,
                    const double* rounding, const double* scale, Scratch& scratch) {
   const int n = s.n, d = s.d, w = s.width(), size = s.block_size();
   const double h = *x.t_next - *x.row.t;
   double coords[kMaxDerivatives], change[kMaxDerivatives];
   coordinates(s, h, coords);
   powers(*x.row.h / h, n, change);
+  const double unit = std::fabs(coords[s.determined]);
 
   const bool shared = s.structure == kIsotropic, twice = s.evaluations == 2;
   thread_local std::vector<double> memory;
@@ -207,20 +253,8 @@ inline void update(const Settings& s, State& x, const double* jacobian, const do
   bool* blank = reinterpret_cast<bool*>(flags.data());
 
   for (int block = 0; block < s.blocks(); ++block) {
-    const double* block_jacobian = nullptr;
     for (int k = 0; k < w; ++k) noise[k] = rounding[block * w + k];
-    thread_local std::vector<double> dense;
-    if (s.jacobian == kFull) block_jacobian = jacobian;
-    if (s.jacobian == kDiagonal) {
-      if (s.structure == kDense) {
-        double* matrix = room(dense, static_cast<size_t>(d) * d);
-        std::memset(matrix, 0, sizeof(double) * d * d);
-        for (int k = 0; k < d; ++k) matrix[static_cast<long>(k) * d + k] = jacobian[k];
-        block_jacobian = matrix;
-      } else {
-        block_jacobian = jacobian + block;
-      }
-    }
+    const double* block_jacobian = jacobian_of_block(s, jacobian, block);
     const double* block_scale = scale + (s.structure == kBlockDiagonal ? block : 0);
     // In place: the factor is not read any more when the posterior's is written.
     double* factor = x.row.factor + static_cast<long>(block) * size * size;
@@ -228,23 +262,25 @@ inline void update(const Settings& s, State& x, const double* jacobian, const do
     // Of a block one component wide the correction for a residual of one is the gain: it serves all
     // components that share the block, and both evaluations.
     const double one = 1.0, *residual = w == 1 ? &one : z;
-    condition_block({n, w, factor, change, s.transition, block_scale, s.noise, coords[0],
-                     block_jacobian, s.fixed ? nullptr : noise, residual, factor, correction, whitened,
-                     pivots, blank, s.keep},
-                    scratch);
+    const Block all = {n, w, s.determined, factor, change, s.transition, block_scale, s.noise, weights,
+                       block_jacobian, s.fixed ? nullptr : noise, residual, factor, correction, whitened,
+                       pivots, blank, s.keep};
+    if (s.determined == 1) condition<1>(all, scratch);
+    else condition<2>(all, scratch);
 
+    auto pivot = [&](int a) { return blank[a] ? pivots[a] : unit * pivots[a]; };
     if (shared && !s.multivariate) {
-      count(x, 0, square(whitened[0] * norm(z, d)), pivots[0], blank[0], d);
+      count(x, 0, square(whitened[0] * norm(z, d)), pivot(0), blank[0], d);
     } else if (w == 1) {
       for (int k = shared ? 0 : block; k < (shared ? d : block + 1); ++k)
-        count(x, s.multivariate ? k : 0, square(whitened[0] * z[k]), pivots[0], blank[0], 1.0);
+        count(x, s.multivariate ? k : 0, square(whitened[0] * z[k]), pivot(0), blank[0], 1.0);
     } else {
       for (int a = 0; a < w; ++a)
-        count(x, s.multivariate ? a : 0, square(whitened[a]), pivots[a], blank[a], 1.0);
+        count(x, s.multivariate ? a : 0, square(whitened[a]), pivot(a), blank[a], 1.0);
     }
   }
   if (twice) {
-    correct(s, coords, corrections, z, 0, 1, 0, d, x.predicted, x.predicted);
+    correct(s, coords, corrections, z, 0, s.determined, 0, d, x.predicted, x.predicted);
   } else if (w == 1) {
     for_pieces(d, [&](long from, long to) {
       correct(s, coords, corrections, z, 0, n, from, to, x.predicted, x.row.mean);
@@ -260,33 +296,36 @@ inline void update(const Settings& s, State& x, const double* jacobian, const do
   *x.row.h = h;
 }
 
-// The second evaluation of a step, where the first has corrected y: the mean is corrected with it
-// instead, if it is finite.
+// The second evaluation of a step, where the first has corrected what f takes: the mean is corrected with
+// it instead, if it is finite.
 inline void finish(const Settings& s, State& x, const double* f, Scratch& scratch) {
-  const int n = s.n, d = s.d;
+  const int n = s.n, d = s.d, k = s.determined;
   double coords[kMaxDerivatives];
   coordinates(s, *x.row.h, coords);
+  const double inverse = 1.0 / coords[k], *slope = x.predicted + static_cast<long>(k) * d;
   double *z = room(scratch.small, 2 * static_cast<size_t>(d)), *change = z + d;
   if (!all_finite(f, d)) f = x.first_slope;
   for_pieces(d, [&](long from, long to) {
-    for (long k = from; k < to; ++k) {
-      z[k] = x.predicted[d + k] - f[k];
-      change[k] = x.first_slope[k] - f[k];
+    for (long i = from; i < to; ++i) {
+      z[i] = inverse * (slope[i] - f[i]);
+      change[i] = inverse * (x.first_slope[i] - f[i]);
     }
-    correct(s, coords, x.gain, change, 0, 1, from, to, x.predicted, x.row.mean);
-    correct(s, coords, x.gain, z, 1, n, from, to, x.predicted, x.row.mean);
+    correct(s, coords, x.gain, change, 0, k, from, to, x.predicted, x.row.mean);
+    correct(s, coords, x.gain, z, k, n, from, to, x.predicted, x.row.mean);
   });
   *x.waiting = 0.0;
 }
 
-// z = y' - f and the level of rounding in it, ε (|y'| + |f|): one for each component, or, where they share
-// a block, the root of its mean square.
-inline void observe(const Settings& s, const double* slope, const double* f, double* z, double* rounding) {
+// z = (y^(k) - f) / T_k and the level of rounding in it, ε (|y^(k)| + |f|) / |T_k|: one for each component, or,
+// where they share a block, the root of its mean square. `slope` is y^(k), `inverse` 1 / T_k.
+inline void observe(const Settings& s, const double* slope, const double* f, double inverse, double* z,
+                    double* rounding) {
   const long d = s.d;
+  const double epsilon = kEpsilon * std::fabs(inverse);
   if (s.structure != kIsotropic) {
     for (long k = 0; k < d; ++k) {
-      z[k] = slope[k] - f[k];
-      rounding[k] = kEpsilon * (std::fabs(slope[k]) + std::fabs(f[k]));
+      z[k] = inverse * (slope[k] - f[k]);
+      rounding[k] = epsilon * (std::fabs(slope[k]) + std::fabs(f[k]));
     }
     return;
   }
@@ -294,24 +333,24 @@ inline void observe(const Settings& s, const double* slope, const double* f, dou
   long k = 0;
   for (; k + kLane <= d; k += kLane) {
     const Lane a = load(slope + k), b = load(f + k), size = absolute(a) + absolute(b);
-    store(z + k, a - b);
+    store(z + k, inverse * (a - b));
     sums += size * size;
   }
   double sum = 0.0;
   for (int c = 0; c < kLane; ++c) sum += sums[c];
   for (; k < d; ++k) {
-    z[k] = slope[k] - f[k];
+    z[k] = inverse * (slope[k] - f[k]);
     sum += square(std::fabs(slope[k]) + std::fabs(f[k]));
   }
   if (squares_hold(sum)) {
-    rounding[0] = kEpsilon * std::sqrt(sum / d);
+    rounding[0] = epsilon * std::sqrt(sum / d);
     return;
   }
   double unit = 0.0;
   for (long i = 0; i < d; ++i) unit = larger(unit, std::fabs(slope[i]) + std::fabs(f[i]));
   sum = 0.0;
   for (long i = 0; i < d; ++i) sum += square((std::fabs(slope[i]) + std::fabs(f[i])) / unit);
-  rounding[0] = unit > 0.0 ? kEpsilon * unit * std::sqrt(sum / d) : kEpsilon * unit;
+  rounding[0] = unit > 0.0 ? epsilon * unit * std::sqrt(sum / d) : epsilon * unit;
 }
 
 // Keep the current row of the state as row `i` of a chunk.
@@ -351,17 +390,21 @@ inline bool advance(const Settings& s, double* state, double* rows, const double
     return goes_on(s, x);
   }
   const double h = *x.t_next - *x.row.t;
-  double coords[kMaxDerivatives];
+  double coords[kMaxDerivatives], weights[kHighestEquation];
   coordinates(s, h, coords);
+  // The observation in coordinates, those of the derivative that the equation determines: T_1 is one.
+  const int determined = s.determined;
+  const double inverse = 1.0 / coords[determined];
+  for (int i = 0; i < determined; ++i) weights[i] = coords[i] * inverse;
 
   double* z = room(scratch.small, 6 * static_cast<size_t>(d));
   double *rounding = z + d, *whitened = rounding + d, *deviation = whitened + d;
   double *scale = deviation + d, *each = scale + d;
-  observe(s, x.predicted + d, f, z, rounding);
+  observe(s, x.predicted + static_cast<long>(determined) * d, f, inverse, z, rounding);
 
   // Components that share a block, and one diffusion, have the same noise and the same error.
   const bool alike = s.structure == kIsotropic && !s.multivariate;
-  if (!alike) local_noise(s, coords[0], jacobian, z, scratch, whitened, deviation);
+  if (!alike) (determined == 1 ? local_noise<1> : local_noise<2>)(s, weights, jacobian, z, scratch, whitened, deviation);
   const double plain = plain_deviation(s);
   const double common = alike ? norm(z, d) / std::sqrt(d) / plain : norm(whitened, d) / std::sqrt(d);
   const double unit = s.fixed ? noise_scale(s, h / *x.reference) : 1.0;
@@ -371,7 +414,9 @@ inline bool advance(const Settings& s, double* state, double* rows, const double
     const double bounded = std::min(std::max(before, local / kFurthest), local * kFurthest);
     return std::sqrt(local) * std::sqrt(bounded);
   };
-  Errors error{alike ? nullptr : each, 0.0};
+  // The error of the equation, in plain units and over the step.
+  const double over_step = std::fabs(h * coords[determined]);
+  Errors error{alike ? nullptr : each, 0.0, 0.5 * std::fabs(h)};
   for (int k = 0; k < (alike ? 1 : d); ++k) {
     const double local = s.multivariate ? std::fabs(whitened[k]) : common;
     double error_scale = local;
@@ -384,7 +429,7 @@ inline bool advance(const Settings& s, double* state, double* rows, const double
     }
     const double before = s.damped ? growth * x.row.scale[s.multivariate ? k : 0] : 0.0;
     scale[k] = s.fixed ? unit : step_scale(local, before);
-    (alike ? error.common : each[k]) = std::fabs(h) * error_scale * (alike ? plain : deviation[k]);
+    (alike ? error.common : each[k]) = over_step * error_scale * (alike ? plain : deviation[k]);
   }
   const bool finite = error.finite(d);
 
@@ -394,7 +439,7 @@ inline bool advance(const Settings& s, double* state, double* rows, const double
   *x.attempted += 1.0;
   if (failed) *x.status = finite || still ? s.step_too_small : s.not_finite;
   if (accepted) {
-    update(s, x, jacobian, z, rounding, scale, scratch);
+    update(s, x, jacobian, weights, z, rounding, scale, scratch);
     if (s.evaluations == 2) {
       std::memcpy(x.first_slope, f, sizeof(double) * d);
       *x.waiting = 1.0;

@@ -24,7 +24,7 @@ bool advance_step(const double* settings, double* state, double* rows, const dou
 // All steps of a chunk, the vector field given as a list of operations.
 void run_chunk(const double* settings, double* state, double* rows, const TapeData& field) {
   const Settings s(settings);
-  Tape tape(field, s.d);
+  Tape tape(field, static_cast<int>(s.reads()));
   std::vector<double> out(tape.outputs());
   bool go = open(s, state, rows);
   while (go) {

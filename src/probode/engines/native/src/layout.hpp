@@ -1,7 +1,7 @@
 // How a solve lies in memory: three vectors of doubles, shared with `layout.py`.
 //
 // settings   what does not change within a chunk of steps
-// state      what a step changes; begins with what the vector field needs: (t_next, y_predicted)
+// state      what a step changes; begins with what the vector field needs: t_next and, predicted there, y (and y')
 // rows       one row per accepted step: (t, h, scale, mean, factor); factors are upper triangular, and
 //            only their triangles are kept, row by row
 #pragma once
@@ -16,6 +16,7 @@ enum JacobianKind { kNone = 0, kDiagonal = 1, kFull = 2 };
 struct Settings {
   Structure structure;
   int n, d;
+  int determined;  // the derivative that the equation determines from those below, its order: 1 or 2
   JacobianKind jacobian;
   int evaluations;  // of the vector field in an accepted step: 1 or 2
   Control control;
@@ -37,35 +38,37 @@ struct Settings {
     multivariate = x[5] != 0.0;
     evaluations = static_cast<int>(x[6]);
     damped = x[7] != 0.0;
-    control = static_cast<Control>(static_cast<int>(x[8]));
-    running = static_cast<int>(x[9]);
-    success = static_cast<int>(x[10]);
-    step_too_small = static_cast<int>(x[11]);
-    not_finite = static_cast<int>(x[12]);
-    t1 = x[13];
-    rho = x[14];
-    eta_min = x[15];
-    eta_max = x[16];
-    min_step = x[17];
-    max_step = x[18];
-    integral = x[19];
-    proportional = x[20];
-    wanted = static_cast<long>(x[21]);
-    last_attempt = static_cast<long>(x[22]);
-    seconds = x[23];
-    keep = x[24] != 0.0;
-    start = x[25];
-    size = x[26];
-    points = static_cast<long>(x[27]);
-    rtol = x + 28;
-    atol = rtol + d;
-    transition = atol + d;
+    determined = static_cast<int>(x[8]);
+    control = static_cast<Control>(static_cast<int>(x[9]));
+    running = static_cast<int>(x[10]);
+    success = static_cast<int>(x[11]);
+    step_too_small = static_cast<int>(x[12]);
+    not_finite = static_cast<int>(x[13]);
+    t1 = x[14];
+    rho = x[15];
+    eta_min = x[16];
+    eta_max = x[17];
+    min_step = x[18];
+    max_step = x[19];
+    integral = x[20];
+    proportional = x[21];
+    wanted = static_cast<long>(x[22]);
+    last_attempt = static_cast<long>(x[23]);
+    seconds = x[24];
+    keep = x[25] != 0.0;
+    start = x[26];
+    size = x[27];
+    points = static_cast<long>(x[28]);
+    rtol = x + 29;
+    atol = rtol + reads();
+    transition = atol + reads();
     noise = transition + n * n;
     weights = noise + n * n;
     grid = weights + n;
   }
 
   int order() const { return n - 1; }
+  long reads() const { return static_cast<long>(determined) * d; }  // numbers that f takes; their errors are controlled
   int scales() const { return multivariate && !fixed ? d : 1; }  // process noises per step
   int sums() const { return multivariate ? d : 1; }              // numbers per sum of the evidence
   long state_size() const { return static_cast<long>(n) * d; }
@@ -104,7 +107,7 @@ struct Row {
 };
 
 struct State {
-  double* predicted;  // (n, d), its first row is where the vector field is evaluated next
+  double* predicted;  // (n, d); begins with what the vector field takes next
   double *t_next, *step, *error, *control_accepted, *rejected, *status, *attempted, *accepted;
   double *reference, *count, *deadline;
   double *evidence_steps, *squares, *log_det, *terms;

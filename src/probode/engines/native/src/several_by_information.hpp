@@ -12,11 +12,11 @@ namespace PROBODE_ISA {
 //
 // M goes from step to step. Where smoothing leaves less than kLeastShare of a variance, I - M loses digits:
 // such steps are left to others.
-template <int w, int fixed>
-class ByInformation : public SeveralSteps<w, fixed> {
-  using Base = SeveralSteps<w, fixed>;
+template <int w, int fixed, int order>
+class ByInformation : public SeveralSteps<w, fixed, order> {
+  using Base = SeveralSteps<w, fixed, order>;
   using Base::at, Base::b_, Base::count, Base::filled, Base::inverse_, Base::length, Base::n, Base::own_, Base::root_,
-      Base::s, Base::scale_, Base::size, Base::turned_, Base::wide, Base::z_, Base::kMost;
+      Base::s, Base::scale_, Base::size, Base::turned_, Base::wide, Base::z_, Base::kMost, Base::above;
 
  public:
   ByInformation(const Settings& settings, const double* rows, double* out) : Base(settings, rows, out) {
@@ -80,11 +80,11 @@ class ByInformation : public SeveralSteps<w, fixed> {
   // U, the first rows of `b_`: Cov(u, x⁺) divided by S^(T/2). S by orthogonal columns, not by its square:
   // where the components of u depend on each other, that would lose digits.
   Mask whiten() {
-    const int total = count + 2 * w;
-    Lane u[w][kMost + 2 * w];
+    const int total = count + above;
+    Lane u[w][kMost + above];
     for (int a = 0; a < w; ++a) {
       for (int r = 0; r < count; ++r) u[a][r] = at(z_, r)[a];
-      for (int k = 0; k < 2 * w; ++k) u[a][count + k] = own_[k][a];
+      for (int k = 0; k < above; ++k) u[a][count + k] = own_[k][a];
     }
     for (int c = w / kTile * kTile; c < size; c += kTile) {
       Lane sum[w][kTile] = {};
@@ -96,10 +96,10 @@ class ByInformation : public SeveralSteps<w, fixed> {
     }
     for (int a = 0; a < w; ++a)
       for (int j = 0; j < n; ++j)
-        for (int k = 0; k < w && j != 1; ++k) {
+        for (int k = 0; k < w && j != order; ++k) {
           Lane sum = own_[k][a] * s.noise[j];
-          if (j) sum += own_[w + k][a] * s.noise[n + j];
-          at(b_, a)[slot(j, w) + k] += scale_[k] * sum;
+          for (int r = 1; r <= std::min(j, order); ++r) sum += own_[r * w + k][a] * s.noise[r * n + j];
+          at(b_, a)[slot(j, w, order) + k] += scale_[k] * sum;
         }
     Mask fine = all_fine();
     for (int a = 0; a < w; ++a) {

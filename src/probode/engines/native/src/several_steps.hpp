@@ -35,9 +35,9 @@ struct Shape<w, 0> {
 //
 //   mean of ξ = Z₁ a + Z₂ (mean of ξ⁺),   smoothed mean = filtered mean + Rᵀ (mean of ξ)
 //
-// Steps are left to others where R or R⁺ are not those of an update (rows for all but y'), where they do not
-// fit each other, and where rounding hides the noise.
-template <int w, int fixed>
+// Steps are left to others where R or R⁺ are not those of an update (rows for all but y^(k)), where they do not
+// fit each other, and where rounding hides the noise. `order` is that of the equation, k.
+template <int w, int fixed, int order>
 class SeveralSteps : protected Shape<w, fixed> {
  public:
   SeveralSteps(const Settings& settings, const double* rows, double* out)
@@ -61,6 +61,7 @@ class SeveralSteps : protected Shape<w, fixed> {
   using Shape<w, fixed>::n, Shape<w, fixed>::size, Shape<w, fixed>::count, Shape<w, fixed>::wide,
       Shape<w, fixed>::filled, Shape<w, fixed>::length;
   static constexpr int kMost = kMaxDerivatives * w + kTile;
+  static constexpr int read = order * w, above = read + w;  // columns of what f takes; where those above y^(k) begin
 
   static Lane* lanes_of(std::vector<double>& memory, size_t lanes) {
     double* begin = room(memory, kLane * lanes);
@@ -68,11 +69,11 @@ class SeveralSteps : protected Shape<w, fixed> {
     return reinterpret_cast<Lane*>(begin);
   }
 
-  // The rows of R are those of y and y'', ...: where they begin. Place: in the order u | y | y'' | ...
-  static constexpr int begin(int r) { return r < w ? r : r + w; }
+  // The rows of R are those of all derivatives but y^(k): where they begin. Place: in the order of `slot`.
+  static constexpr int begin(int r) { return r < read ? r : r + w; }
   static constexpr int place(int r) { return r + w; }
   // How many of these rows have begun at a column.
-  int begun(int c) const { return c < w ? c + 1 : c < 2 * w ? w : std::min(c + 1 - w, count); }
+  int begun(int c) const { return c < read ? c + 1 : c < above ? read : std::min(c + 1 - w, count); }
 
   Row filtered(long i) const { return Row(s, const_cast<double*>(rows_) + i * s.kept_size()); }
   double* smoothed_mean(long i) const { return out_ + i * (s.state_size() + s.triangle_size()); }
@@ -105,14 +106,17 @@ class SeveralSteps : protected Shape<w, fixed> {
     fine &= load_triangle(factors, r_);
     load_triangle(factors_after, after_);  // looked at as R of the step after
     for (int r = 0; r < count; ++r) fine &= (at(r_, r)[begin(r)] != 0.0) & (at(after_, r)[begin(r)] != 0.0);
-    // A step adds at least the rounding of y.
+    // A step adds at least the rounding of y, and of what else is given with it.
     for (int k = 0; k < w; ++k) {
-      Lane noise = {}, least = {};
-      for (int l = 0; l < kSteps; ++l) {
-        noise[l] = scales_[l][s.scales() == 1 ? 0 : k];
-        if (!s.fixed) least[l] = s.structure == kIsotropic ? largest(means_[l], s.d) : means_[l][k];
+      for (int l = 0; l < kSteps; ++l) scale_[k][l] = scales_[l][s.scales() == 1 ? 0 : k];
+      for (int i = 0; i < order && !s.fixed; ++i) {
+        Lane size = {};
+        for (int l = 0; l < kSteps; ++l) {
+          const double* mean = means_[l] + static_cast<long>(i) * s.d;
+          size[l] = s.structure == kIsotropic ? largest(mean, s.d) : mean[k];
+        }
+        scale_[k] = larger(scale_[k], kEpsilon * magnitude(size / coords_[i]));
       }
-      scale_[k] = larger(noise, kEpsilon * magnitude(least / coords_[0]));
     }
     return fine;
   }
@@ -130,55 +134,60 @@ class SeveralSteps : protected Shape<w, fixed> {
         for (int i = 0; i < n; ++i) {
           Lane sum = {};
           for (int j = std::max(i, first); j < n; ++j) sum += s.transition[i * n + j] * x[j];
-          out[slot(i, w) + k] = sum;
-          squares[slot(i, w) + k] += sum * sum;
+          out[slot(i, w, order) + k] = sum;
+          squares[slot(i, w, order) + k] += sum * sum;
         }
       }
     }
     Mask fine = all_fine();
     for (int i = 0; i < n; ++i)
       for (int k = 0; k < w; ++k) {
-        const Lane known = squares[slot(i, w) + k], own = scale_[k] * scale_[k];
+        const int at = slot(i, w, order) + k;
+        const Lane known = squares[at], own = scale_[k] * scale_[k];
         fine &= own * square(s.noise[i * n + i]) >= square(kResolved) * known;
-        variance_[slot(i, w) + k] = known + own * variance_of_noise_[i];
-        fine &= representable(variance_[slot(i, w) + k]);
+        variance_[at] = known + own * variance_of_noise_[i];
+        fine &= representable(variance_[at]);
       }
     return fine;
   }
 
-  // u = y' - c J y takes the place of y', with c J from R⁺, whose rows have y' = c J y. `own_`: what the
-  // noise of y and of y' adds to u.
+  // u takes the place of y^(k), with c_i J_i from R⁺, whose rows have y^(k) = Σ c_i J_i y_i. `own_`: what the
+  // noise of y, ..., y^(k) adds to u.
   Mask observe() {
     for (int r = 0; r < count; ++r) inverse_[place(r)] = 1.0 / at(after_, r)[begin(r)];
-    for (int r = w - 1; r >= 0; --r) {
+    for (int r = read - 1; r >= 0; --r) {
       const Lane* from = at(after_, r);
       for (int a = 0; a < w; ++a) {
-        Lane sum = -from[w + a];
-        for (int e = r + 1; e < w; ++e) sum -= from[e] * slopes_[e][a];
+        Lane sum = -from[read + a];
+        for (int e = r + 1; e < read; ++e) sum -= from[e] * slopes_[e][a];
         slopes_[r][a] = sum * inverse_[place(r)];
       }
     }
     for (int r = 0; r < count; ++r)
       for (int a = 0; a < w; ++a) {
         Lane sum = at(z_, r)[a];
-        for (int e = 0; e < w; ++e) sum += slopes_[e][a] * at(z_, r)[w + e];
+        for (int e = 0; e < read; ++e) sum += slopes_[e][a] * at(z_, r)[w + e];
         at(z_, r)[a] = sum;
       }
-    for (int a = 0; a < w; ++a)
-      for (int k = 0; k < w; ++k) {
-        own_[k][a] = scale_[k] * (s.noise[0] * slopes_[k][a] + (a == k ? s.noise[1] : 0.0));
-        own_[w + k][a] = a == k ? scale_[k] * s.noise[n + 1] : Lane{};
-      }
-    return s.structure == kIsotropic ? slopes_[0][0] == 0.0 : all_fine();
+    for (int r = 0; r <= order; ++r)
+      for (int a = 0; a < w; ++a)
+        for (int k = 0; k < w; ++k) {
+          Lane sum = Lane{} + (a == k ? s.noise[r * n + order] : 0.0);
+          for (int i = r; i < order; ++i) sum += s.noise[r * n + i] * slopes_[i * w + k][a];
+          own_[r * w + k][a] = scale_[k] * sum;
+        }
+    Mask fine = all_fine();
+    for (int i = 0; i < order && s.structure == kIsotropic; ++i) fine &= slopes_[i][0] == 0.0;
+    return fine;
   }
 
   // a, from U in `b_`. The prediction is rounded as the filter's.
   void innovate() {
-    Lane difference[2][w], inverse[kMaxDerivatives];
+    Lane difference[order + 1][w], inverse[kMaxDerivatives];
     for (int j = 1; j < n; ++j) inverse[j] = 1.0 / coords_[j];
     for (int k = 0; k < w; ++k) {
       for (int j = 0; j < n; ++j) mean_[j * w + k] = gather(means_, static_cast<long>(j) * s.d + k);
-      for (int i = 0; i < 2; ++i) {
+      for (int i = 0; i <= order; ++i) {
         Lane sum = {};
         for (int j = i + 1; j < n; ++j) sum += s.transition[i * n + j] * inverse[j] * mean_[j * w + k];
         const Lane predicted = mean_[i * w + k] + coords_[i] * sum;
@@ -186,14 +195,14 @@ class SeveralSteps : protected Shape<w, fixed> {
       }
     }
     for (int a = 0; a < w; ++a) {
-      Lane sum = difference[1][a];
-      for (int e = 0; e < w; ++e) sum += slopes_[e][a] * difference[0][e];
+      Lane sum = difference[order][a];
+      for (int e = 0; e < read; ++e) sum += slopes_[e][a] * difference[e / w][e % w];
       for (int e = 0; e < a; ++e) sum -= at(b_, e)[a] * innovation_[e];
       innovation_[a] = sum * inverse_[a];
     }
   }
 
-  // The other rows of `b_`: R⁺ without y'. Whether BᵀB has the variances of the prediction (u aside).
+  // The other rows of `b_`: R⁺ without y^(k). Whether BᵀB has the variances of the prediction (u aside).
   Mask consistent() {
     Lane sums[kMost] = {};
     for (int a = 0; a < w; ++a)
@@ -235,8 +244,8 @@ class SeveralSteps : protected Shape<w, fixed> {
   void write(int block, long right, int done, std::vector<double>& mean) {
     double* to[kSteps];
     for (int l = 0; l < kSteps; ++l) to[l] = l < done ? smoothed_factor(right - 1 - l, block) : unused_.data();
-    const long slopes = triangle_row(to[0], size, w) + w - to[0];
-    const long end = triangle_row(to[0], size, 2 * w) + 2 * w - to[0];
+    const long slopes = triangle_row(to[0], size, read) + read - to[0];
+    const long end = triangle_row(to[0], size, above) + above - to[0];
     for (int l = 0; l < done; ++l) std::memset(to[l] + slopes, 0, sizeof(double) * (end - slopes));
     for (int r = 0; r < count; ++r) {
       const Lane* from = at(z_, r);
@@ -254,13 +263,13 @@ class SeveralSteps : protected Shape<w, fixed> {
     move_means(mean, block, right, done);
   }
 
-  // R and means at a node, to begin with: X = R_s R⁻¹ without y' (`size` rows of `length` numbers), and the
+  // R and means at a node, to begin with: X = R_s R⁻¹ without y^(k) (`size` rows of `length` numbers), and the
   // mean of ξ. False where the filter's row is not that of an update. `same`: not smoothed, X is not written.
   bool recover(int block, long node, double* x, std::vector<double>& xi, bool& same) const {
     const Row row = filtered(node);
     const double *factor = row.factor + block * s.block_triangle(), *left = smoothed_factor(node, block);
     const double* mean = smoothed_mean(node);
-    for (int r = w; r < 2 * w; ++r)
+    for (int r = read; r < above; ++r)
       if (first_nonzero(triangle_row(factor, size, r), size, r) < size) return false;
     double inverse[kMost];
     for (int r = 0; r < count; ++r) {
@@ -298,18 +307,18 @@ class SeveralSteps : protected Shape<w, fixed> {
   const Settings& s;
   const long columns;                   // of means that share a block
   Lane *r_, *after_, *z_, *b_, *root_;  // root_: rows of `filled` lanes
-  Lane inverse_[kMost] = {}, variance_[kMost], own_[2 * w][w], innovation_[w], scale_[w];
+  Lane inverse_[kMost] = {}, variance_[kMost], own_[(order + 1) * w][w], innovation_[w], scale_[w];
   double* turned_[kSteps];  // Zᵀ of each step, rows of `length` numbers
 
  private:
-  // The rows of a triangle but those of y', which should be zero: whether they are.
+  // The rows of a triangle but those of y^(k), which should be zero: whether they are.
   Mask load_triangle(const double* const (&from)[kSteps], Lane* out) const {
     Mask fine = all_fine();
     Lane slopes[kMost];
     for (int r = 0; r < size; ++r) {
       const long offset = triangle_row(from[0], size, r) - from[0];
-      const bool slope = r >= w && r < 2 * w;
-      Lane* row = slope ? slopes : at(out, r < w ? r : r - w);
+      const bool slope = r >= read && r < above;
+      Lane* row = slope ? slopes : at(out, r < read ? r : r - w);
       int c = r;
       for (; c + kLane <= size; c += kLane) turn(from, offset + c, row + c);
       for (; c < size; ++c) row[c] = gather(from, offset + c);
@@ -344,15 +353,15 @@ class SeveralSteps : protected Shape<w, fixed> {
     double *out = smoothed_mean(i), *next = next_.data();
     const double* xi = mean.data();
     double weights[kMaxDerivatives], factor[kMaxDerivatives][kMaxDerivatives];
-    for (int j = 2; j < n; ++j) weights[j] = s.transition[n + j] / coords_[j][l];
+    for (int j = order + 1; j < n; ++j) weights[j] = s.transition[order * n + j] / coords_[j][l];
     for (int r = 0; r < count; ++r)
       for (int c = 0; c < n; ++c) factor[r][c] = coords_[c][l] * change_[c][l] * at(r_, r)[c][l];
-    const double unit = coords_[1][l], share = inverse_[0][l] / unit;
+    const double unit = coords_[order][l], share = inverse_[0][l] / unit;
     auto move = [&](long k, auto load, auto store) {
       using Number = decltype(load(before));
       Number sum = {}, x[kMaxDerivatives], moved[kMaxDerivatives];
-      for (int j = 2; j < n; ++j) sum += weights[j] * load(before + j * d + k);
-      const Number a = (load(after + d + k) - (load(before + d + k) + unit * sum)) * share;
+      for (int j = order + 1; j < n; ++j) sum += weights[j] * load(before + j * d + k);
+      const Number a = (load(after + order * d + k) - (load(before + order * d + k) + unit * sum)) * share;
       for (int r = 0; r < count; ++r) x[r] = load(xi + r * d + k);
       for (int r = 0; r < count; ++r) {
         moved[r] = z[r] * a;
@@ -376,7 +385,7 @@ class SeveralSteps : protected Shape<w, fixed> {
   const double* rows_;
   double* out_;
   double variance_of_noise_[kMaxDerivatives];
-  Lane change_[kMaxDerivatives], coords_[kMaxDerivatives], slopes_[w][w], mean_[kMost];
+  Lane change_[kMaxDerivatives], coords_[kMaxDerivatives], slopes_[read][w], mean_[kMost];
   const double *means_[kSteps], *means_after_[kSteps], *scales_[kSteps];
   std::vector<double> memory_, numbers_, next_, unused_;
 };

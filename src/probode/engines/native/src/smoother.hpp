@@ -241,8 +241,10 @@ inline void smooth_block(const Settings& s, int block, const Row& left, const Ro
     }
   double rounding = 0.0;
   for (long k = 0; k < count; ++k) {
-    // A step adds at least the rounding of y.
-    const double least = s.fixed ? 0.0 : kEpsilon * std::fabs(left.mean[first + k] / coords[0]);
+    // A step adds at least the rounding of y, and of what else is given with it.
+    double least = 0.0;
+    for (int i = 0; i < s.determined && !s.fixed; ++i)
+      least = larger(least, kEpsilon * std::fabs(left.mean[i * d + first + k] / coords[i]));
     rounding = larger(rounding, least);
     if (s.structure != kIsotropic) scale[k] = larger(right_row.scale[s.scales() == 1 ? 0 : first + k], least);
   }
@@ -256,7 +258,7 @@ inline void smooth_block(const Settings& s, int block, const Row& left, const Ro
   };
   if (whitened) {
     double* pulled = room(scratch.vectors, stride);
-    if (whitened->step({n, w, s.transition, s.noise, scale, left.factor, change, right_row.factor, after,
+    if (whitened->step({n, w, s.determined, s.transition, s.noise, scale, left.factor, change, right_row.factor, after,
                         right.factor, difference},
                        out.factor, pulled))
       return move(pulled);
@@ -337,11 +339,15 @@ constexpr int kFewDerivatives = 6;  // up to order 5 smoothing seldom leaves too
 // The orders that are used most are known at compile time, which products gain from.
 template <int w>
 void smooth_narrow(const Smoothing& chunk, long count) {
-  switch (chunk.s.n) {
-    case 4: return smooth_several<ByInformation<w, w < 4 ? 4 : 0>>(chunk, count);
-    case 6: return smooth_several<ByInformation<w, w < 4 ? 6 : 0>>(chunk, count);
+  if (chunk.s.determined == 2) {
+    if (chunk.s.n <= kFewDerivatives) return smooth_several<ByInformation<w, 0, 2>>(chunk, count);
+  } else {
+    switch (chunk.s.n) {
+      case 4: return smooth_several<ByInformation<w, w < 4 ? 4 : 0, 1>>(chunk, count);
+      case 6: return smooth_several<ByInformation<w, w < 4 ? 6 : 0, 1>>(chunk, count);
+    }
+    if (chunk.s.n <= kFewDerivatives) return smooth_several<ByInformation<w, 0, 1>>(chunk, count);
   }
-  if (chunk.s.n <= kFewDerivatives) return smooth_several<ByInformation<w, 0>>(chunk, count);
   for (long i = count - 1; i >= 0; --i)
     for (int block = 0; block < chunk.s.blocks(); ++block) chunk.step(block, i, nullptr);
 }

@@ -8,7 +8,7 @@ namespace PROBODE_ISA {
 
 // What a step back is made from; factors are triangles, changes of coordinates are numbers per column.
 struct StepBack {
-  int n, width;
+  int n, width, determined;                 // k: the derivative that the equation determines
   const double *transition, *noise_factor;  // (n, n), triangular
   const double* scale;                      // process noise, one per component
   const double *factor, *change;            // R, filtered
@@ -17,7 +17,7 @@ struct StepBack {
   const double* difference;                 // (D,) the mean a step later, smoothed minus predicted
 };
 
-// With x = Rᵀ ξ filtered, x⁺ = Ã x + noise predicted, and the filter's observation u = y' - c J y of x⁺,
+// With x = Rᵀ ξ filtered, x⁺ = Ã x + noise predicted, and the filter's observation u of x⁺ (see `Block`),
 //
 //   Cov(ξ) = I,   E = R Ãᵀ,   Cov(x⁺) = EᵀE + s² Q = BᵀB,   B = [U; R⁺],   Z = E B⁻¹ = [Z₁ Z₂]
 //
@@ -27,8 +27,8 @@ struct StepBack {
 //   Cov(ξ) = I - M,   M = Z₁ Z₁ᵀ + Z₂ M⁺ Z₂ᵀ,        mean of ξ:  Z B⁻ᵀ (x⁺ smoothed - predicted)
 //
 // and the smoothed factor is C R, CᵀC = I - M: triangular, with the zeros of R. (The form of Bryson and
-// Frazier, made white.) Cov(x⁺) is not decomposed: in the order u | y | y'' | ... B is a triangle, and the
-// filter has left it, but for U. A third of the operations of reflections, and in tiles.
+// Frazier, made white.) Cov(x⁺) is not decomposed: in the order of `slot` B is a triangle, and the filter has
+// left it, but for U. A third of the operations of reflections, and in tiles.
 //
 // M is a sum of squares below I, so its errors are in units of the filter's variances, and digits are lost
 // as far as smoothing makes a variance smaller. Reflections do the step where
@@ -65,8 +65,8 @@ class WhitenedSmoother {
     inform();
     if (!decompose() || !multiply()) return false;
     write(factor, moved);
-    // The next step back takes all rows but those of y' for ξ⁺.
-    known_ = count == size - w && begins_[w - 1] == w - 1 && (count == w || begins_[w] == 2 * w);
+    // The next step back takes all rows but those of y^(k) for ξ⁺.
+    known_ = count == size - w && begins_[read - 1] == read - 1 && (count == read || begins_[read] == above);
     std::swap(information_, next_);
     return true;
   }
@@ -80,26 +80,27 @@ class WhitenedSmoother {
   void clear(double* x, long rows) const { std::memset(x, 0, sizeof(double) * rows * stride); }
 
   void resize() {
-    if (n == b->n && w == b->width) return;
-    n = b->n, w = b->width, size = n * w, whole = whole_tiles(size), stride = row_length(whole + kTile);
+    if (n == b->n && w == b->width && order == b->determined) return;
+    n = b->n, w = b->width, order = b->determined;
+    size = n * w, whole = whole_tiles(size), stride = row_length(whole + kTile), read = order * w, above = read + w;
     length = row_length(whole_tiles(w));
     const size_t matrix = static_cast<size_t>(whole + kTile) * stride;
-    const size_t narrow = static_cast<size_t>(whole + 2 * whole_tiles(w)) * length;
-    double* at = room(memory_, 7 * matrix + 2 * narrow + 5 * static_cast<size_t>(size + 2 * w) + 2 * whole);
+    const size_t narrow = static_cast<size_t>(whole + (order + 1) * whole_tiles(w)) * length;
+    double* at = room(memory_, 7 * matrix + 2 * narrow + 5 * static_cast<size_t>(size + above) + 2 * whole);
     for (double** each : {&rows_, &turned_, &z_, &triangle_, &information_, &next_, &root_})
       *each = std::exchange(at, at + matrix);
     for (double** each : {&observed_, &cross_}) *each = std::exchange(at, at + narrow);
     for (double** each : {&variance_, &sums_}) *each = std::exchange(at, at + whole);
     reflector_ = at;
     begins_.resize(size);
-    slopes_.resize(static_cast<size_t>(w) * w);
+    slopes_.resize(static_cast<size_t>(read) * w);
   }
 
-  // Whether R⁺ is the factor of an update: no rows for y', and no zero pivots elsewhere.
+  // Whether R⁺ is the factor of an update: no rows for y^(k), and no zero pivots elsewhere.
   bool updated() const {
     for (int r = 0; r < size; ++r) {
       const double* from = triangle_row(b->after, size, r);
-      const bool slope = r >= w && r < 2 * w;
+      const bool slope = r >= read && r < above;
       if (slope ? first_nonzero(from, size, r) < size : from[r] == 0.0) return false;
     }
     return true;
@@ -139,16 +140,19 @@ class WhitenedSmoother {
     transpose(rows_, stride, count, size, turned_, stride);
   }
 
-  // (-c J)ᵀ from R⁺, whose rows have y' = c J y.
+  // (-c_i J_i)ᵀ from R⁺, whose rows have y^(k) = Σ c_i J_i y_i.
   void recover_slopes() {
-    const double ratio = b->change_after[w] / b->change_after[0];
-    for (int r = w - 1; r >= 0; --r) {
+    const double* change = b->change_after;
+    for (int r = read - 1; r >= 0; --r) {
       const double* from = triangle_row(b->after, size, r);
       double* out = slopes_.data() + static_cast<long>(r) * w;
-      for (int a = 0; a < w; ++a) out[a] = -ratio * from[w + a];
-      for (int e = r + 1; e < w; ++e)
-        for (int a = 0; a < w; ++a) out[a] -= from[e] * slopes_[static_cast<long>(e) * w + a];
-      for (int a = 0; a < w; ++a) out[a] /= from[r];
+      for (int a = 0; a < w; ++a) out[a] = -change[read] * from[read + a];
+      for (int e = r + 1; e < read; ++e) {
+        const double entry = change[e] * from[e];
+        for (int a = 0; a < w; ++a) out[a] -= entry * slopes_[static_cast<long>(e) * w + a];
+      }
+      const double pivot = change[r] * from[r];
+      for (int a = 0; a < w; ++a) out[a] /= pivot;
     }
   }
 
@@ -161,7 +165,7 @@ class WhitenedSmoother {
       for (int j = i; j < n; ++j) weights[j] = b->transition[i * n + j] * b->change[j * w];
       for (int e = 0; e <= i; ++e) noise += square(b->noise_factor[e * n + i]);
       for (int k = 0; k < w; ++k) {
-        const int r = slot(i, w) + k;
+        const int r = slot(i, w, order) + k;
         double* out = row(z_, r);
         combine(out, nullptr, weights + i, row(turned_, i * w + k), w * stride, n - i, filled);
         const double squares = sum_of_squares(out, filled), pivot = b->scale[k] * b->noise_factor[i * n + i];
@@ -175,32 +179,35 @@ class WhitenedSmoother {
     return resolved;
   }
 
-  // u takes the place of y', and U that of the first rows of `triangle_`. S by reflections: where the
+  // u takes the place of y^(k), and U that of the first rows of `triangle_`. S by reflections: where the
   // components of u depend on each other, its square would lose digits.
   bool observe() {
     for (int a = 0; a < w; ++a) {
-      for (int l = 0; l < w; ++l) sums_[l] = slopes_[static_cast<long>(l) * w + a];
-      combine(row(z_, a), row(z_, a), sums_, row(z_, w), stride, w, whole_tiles(count + 1));
+      for (int l = 0; l < read; ++l) sums_[l] = slopes_[static_cast<long>(l) * w + a];
+      combine(row(z_, a), row(z_, a), sums_, row(z_, w), stride, read, whole_tiles(count + 1));
     }
-    const int rows = count + 2 * w, narrow = whole_tiles(w);
+    const int rows = count + above, narrow = whole_tiles(w);
     std::memset(observed_, 0, sizeof(double) * static_cast<size_t>(rows) * length);
     transpose(z_, stride, narrow, count, observed_, length);
     for (int r = 0; r < size; r += kTile)
       multiply_rows(row(z_, r), stride, 0, count, observed_, length, 0, w, cross_ + r * length, length);
-    for (int k = 0; k < w; ++k) {
-      const double* slope = slopes_.data() + static_cast<long>(k) * w;
-      const double* l = b->noise_factor;
-      for (int j = 0; j < n; ++j) {
-        double* out = cross_ + (slot(j, w) + k) * length;
-        const double of_value = square(b->scale[k]) * l[0] * l[j];
-        for (int a = 0; a < w; ++a) out[a] += of_value * slope[a];
-        out[k] += square(b->scale[k]) * (l[1] * l[j] + (j ? l[n + 1] * l[n + j] : 0.0));
+    for (int k = 0; k < w; ++k)
+      for (int r = 0; r <= order; ++r) {  // what row r of the noise's factor adds to u, and to its cross covariances
+        const double* noise = b->noise_factor + r * n;
+        double* out = observed_ + (count + r * w + k) * length;
+        std::fill(out, out + w, 0.0);  // what was transposed fills whole tiles
+        for (int i = r; i < order; ++i) {
+          const double *slope = slopes_.data() + static_cast<long>(i * w + k) * w, weight = b->scale[k] * noise[i];
+          for (int a = 0; a < w; ++a) out[a] += weight * slope[a];
+        }
+        out[k] += b->scale[k] * noise[order];
+        for (int j = r; j < n; ++j) {
+          double* cross = cross_ + (slot(j, w, order) + k) * length;
+          const double weight = b->scale[k] * noise[j];
+          if (r == order) cross[k] += weight * out[k];  // there is nothing else in the row
+          else for (int a = 0; a < w; ++a) cross[a] += weight * out[a];
+        }
       }
-      double* out = observed_ + (count + k) * length;
-      for (int a = 0; a < w; ++a) out[a] = b->scale[k] * l[0] * slope[a];
-      out[k] += b->scale[k] * l[1];
-      observed_[(count + w + k) * length + k] = b->scale[k] * l[n + 1];
-    }
     for (int c = w; c < narrow; ++c)  // columns that only fill the tile
       for (int r = 0; r < rows; ++r) observed_[r * length + c] = 0.0;
     reflect_many(observed_, length, 0, rows, 0, 0, w, w, reflector_);
@@ -216,15 +223,15 @@ class WhitenedSmoother {
     return true;
   }
 
-  // The other rows of `triangle_`: R⁺ without y'.
+  // The other rows of `triangle_`: R⁺ without y^(k).
   void copy_after() {
     clear(row(triangle_, w), whole - w);
     for (int r = 0; r < size; ++r) {
-      if (r >= w && r < 2 * w) continue;
+      if (r >= read && r < above) continue;
       const double* from = triangle_row(b->after, size, r);
-      double* out = row(triangle_, r < w ? w + r : r);
-      for (int c = r; c < w; ++c) out[w + c] = from[c] * b->change_after[c];
-      for (int c = std::max(r, 2 * w); c < size; ++c) out[c] = from[c] * b->change_after[c];
+      double* out = row(triangle_, r < read ? w + r : r);
+      for (int c = r; c < read; ++c) out[w + c] = from[c] * b->change_after[c];
+      for (int c = std::max(r, above); c < size; ++c) out[c] = from[c] * b->change_after[c];
     }
   }
 
@@ -249,7 +256,7 @@ class WhitenedSmoother {
     return worst < kConsistent;
   }
 
-  // M⁺ from the smoothed factor: I - M⁺ = XᵀX, X = R_s T⁻¹ with T being R⁺ without y'.
+  // M⁺ from the smoothed factor: I - M⁺ = XᵀX, X = R_s T⁻¹ with T being R⁺ without y^(k).
   void recover_information() {
     const int m = size - w;
     if (std::memcmp(b->smoothed, b->after, sizeof(double) * size * (size + 1) / 2) == 0) {
@@ -261,8 +268,8 @@ class WhitenedSmoother {
     for (int r = 0; r < size; ++r) {
       double* to = row(in, r);
       const double* from = triangle_row(b->smoothed, size, r);
-      for (int c = r; c < w; ++c) to[c] = from[c] * b->change_after[c];
-      for (int c = std::max(r, 2 * w); c < size; ++c) to[c - w] = from[c] * b->change_after[c];
+      for (int c = r; c < read; ++c) to[c] = from[c] * b->change_after[c];
+      for (int c = std::max(r, above); c < size; ++c) to[c - w] = from[c] * b->change_after[c];
     }
     transpose(in, stride, size, m, out, stride);
     solve_transposed(row(triangle_, w) + w, stride, m, out, stride, size);
@@ -333,7 +340,8 @@ class WhitenedSmoother {
   }
 
   const StepBack* b = nullptr;
-  int n = 0, w = 0, size = 0, whole = 0;  // size: D = n w
+  int n = 0, w = 0, order = 0, size = 0, whole = 0;  // order: k; size: D = n w
+  int read = 0, above = 0;                // columns of y, ..., y^(k-1); where those above y^(k) begin
   int count = 0, filled = 0;              // rows of R that are not zero; the same, whole tiles
   int stride = 0, length = 0;             // of matrices with D columns, and with w
   bool known_ = false;                    // whether `information_` is M⁺ of the step that comes next

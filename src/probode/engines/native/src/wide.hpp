@@ -12,7 +12,7 @@ namespace PROBODE_ISA {
 // bounds along, (Σ |coefficient| standard deviation)². A square that is less than its share of the bound
 // is not trusted, and reflections do the update instead:
 //
-//   1e-8 for u and y, 1e-12 for the higher derivatives given these; 1e-6 for all if it will be smoothed
+//   1e-8 for u and what it is made of, 1e-12 for the higher derivatives given these; 1e-6 for all if it will be smoothed
 //
 // Measured against reflections, step by step (HIRES, Pleiades, coupled Robertson and Van der Pol problems,
 // q = 3, 5, 8), standard deviations differ by less than 5e-7 of themselves, those of y by less than 2e-8. That
@@ -30,20 +30,22 @@ constexpr double kSteep = 1e4;
 // reflections, and so is NaN.
 inline bool representable(double square) { return square > 1e-200 && square < 1e200; }
 
-// Where a derivative of `w` components is found: the order is u (first y') | y | y'' | ... | y^(q).
-inline int slot(int i, int w) { return i == 0 ? w : i == 1 ? 0 : i * w; }
+// Where a derivative of `w` components is found: u (first y^(k), k = `order`) | y | ... without y^(k) ... | y^(q).
+inline int slot(int i, int w, int order) { return i < order ? (i + 1) * w : i == order ? 0 : i * w; }
 
 struct Wide {
   const Block& b;
-  const int n, w, size, whole, stride;
+  const int n, w, order, size, whole, stride;
+  const int read, above;       // columns of a factor: of what f takes; where those above y^(k) begin
   double *s, *first, *second;  // three matrices, whole x stride
   double* bound;               // (size,) in the order of s
   double* least;               // (size,) what the square of a pivot must exceed
   double* own;                 // (w,)    H s²Q Hᵀ, its diagonal
-  double* slope;               // (w, w)  -c J, transposed
+  double* slope;               // (read, w)  -c_i J_i, transposed
 
   Wide(const Block& block, Scratch& scratch)
-      : b(block), n(b.n), w(b.width), size(n * w), whole(whole_tiles(size)), stride(row_length(whole + w)) {
+      : b(block), n(b.n), w(b.width), order(b.determined), size(n * w), whole(whole_tiles(size)),
+        stride(row_length(whole + w)), read(order * w), above(read + w) {
     const size_t matrix = static_cast<size_t>(whole) * stride;
     s = room(scratch.stack, 3 * matrix);
     first = s + matrix;
@@ -51,21 +53,22 @@ struct Wide {
     bound = room(scratch.vectors, 3 * static_cast<size_t>(size));
     least = bound + size;
     own = least + size;
-    slope = room(scratch.small_matrix, static_cast<size_t>(w) * w);
+    slope = room(scratch.small_matrix, static_cast<size_t>(read) * w);
   }
 
   double* row(double* matrix, long r) const { return matrix + r * stride; }
 
-  // -c Jᵀ; whether it is not too steep.
+  // -c_i J_iᵀ; whether it is not too steep.
   bool linearize() {
     double steepest = 0.0;
     for (int a = 0; a < w; ++a) {
       double sum = 0.0;
-      for (int l = 0; l < w; ++l) {
-        const double entry = b.jacobian ? -b.weight * b.jacobian[static_cast<long>(a) * w + l] : 0.0;
-        slope[static_cast<long>(l) * w + a] = entry;
-        sum += std::fabs(entry);
-      }
+      for (int i = 0; i < order; ++i)
+        for (int l = i * w; l < (i + 1) * w; ++l) {
+          const double entry = b.jacobian ? -b.weights[i] * b.jacobian[static_cast<long>(a) * read + l] : 0.0;
+          slope[static_cast<long>(l) * w + a] = entry;
+          sum += std::fabs(entry);
+        }
       steepest = larger(steepest, sum);
     }
     return steepest < kSteep;
@@ -98,13 +101,13 @@ struct Wide {
         combine(row(second, i * w + k), nullptr, weights, row(first, i * w + k), w * stride, n - i, whole);
         double sum = 0.0;
         for (int j = i; j < n; ++j) sum += weights[j - i] * deviation[j * w + k];
-        bound[slot(i, w) + k] = square(sum);
+        bound[slot(i, w, order) + k] = square(sum);
       }
     }
     transpose(second, stride, size, size, first, stride);
     for (int i = 0; i < n; ++i)
       for (int k = 0; k < w; ++k)
-        combine(row(second, slot(i, w) + k), nullptr, b.transition + i * n + i, row(first, i * w + k),
+        combine(row(second, slot(i, w, order) + k), nullptr, b.transition + i * n + i, row(first, i * w + k),
                 w * stride, n - i, whole);
   }
 
@@ -113,9 +116,9 @@ struct Wide {
     for (int r = 0; r < size; ++r) {
       const double* from = row(second, r);
       double* to = row(s, r);
-      std::memcpy(to, from + w, sizeof(double) * w);
-      std::memcpy(to + w, from, sizeof(double) * w);
-      std::memcpy(to + 2 * w, from + 2 * w, sizeof(double) * (size - 2 * w));
+      std::memcpy(to, from + read, sizeof(double) * w);
+      std::memcpy(to + w, from, sizeof(double) * read);
+      std::memcpy(to + above, from + above, sizeof(double) * (size - above));
       std::memset(to + size, 0, sizeof(double) * (stride - size));
     }
     std::memset(row(s, size), 0, sizeof(double) * static_cast<size_t>(whole - size) * stride);
@@ -125,7 +128,7 @@ struct Wide {
         for (int e = 0; e <= i; ++e) q += b.noise_factor[e * n + i] * b.noise_factor[e * n + j];
         for (int k = 0; k < w; ++k) {
           const double entry = square(b.scale[k]) * q;
-          const int r = slot(i, w) + k, c = slot(j, w) + k;
+          const int r = slot(i, w, order) + k, c = slot(j, w, order) + k;
           row(s, r)[c] += entry;
           if (i == j) bound[r] += entry;
           else row(s, c)[r] += entry;
@@ -133,25 +136,30 @@ struct Wide {
       }
   }
 
-  // u = y' - c J y takes the place of y', rows and then columns; Cov(u, y') goes to the end of its rows.
+  // What the noise of y, ..., y^(k) adds to u: row `r` of the noise's factor, of a component `l`, to u of a
+  // component `a`.
+  double noise_of(int r, int l, int a) const {
+    double sum = a == l ? b.noise_factor[r * n + order] : 0.0;
+    for (int i = r; i < order; ++i) sum += slope[static_cast<long>(i * w + l) * w + a] * b.noise_factor[r * n + i];
+    return b.scale[l] * sum;
+  }
+
+  // u takes the place of y^(k), rows and then columns; Cov(u, y^(k)) goes to the end of its rows.
   // Observation noise. False where this is not for squares to decide.
   bool observe() {
-    const double l00 = b.noise_factor[0], l01 = b.noise_factor[1], l11 = b.noise_factor[n + 1];
     double* deviation = least;
-    for (int c = 0; c < 2 * w; ++c) deviation[c] = std::sqrt(bound[c]);
+    for (int c = 0; c < above; ++c) deviation[c] = std::sqrt(bound[c]);
     for (int a = 0; a < w; ++a) {
       double sum = deviation[a];
-      own[a] = square(b.scale[a] * l11);
-      for (int l = 0; l < w; ++l) {
-        const double entry = slope[static_cast<long>(l) * w + a];
-        sum += std::fabs(entry) * deviation[w + l];
-        own[a] += square(b.scale[l] * ((a == l ? l01 : 0.0) + entry * l00));
-      }
+      own[a] = square(noise_of(order, a, a));
+      for (int l = 0; l < read; ++l) sum += std::fabs(slope[static_cast<long>(l) * w + a]) * deviation[w + l];
+      for (int r = 0; r < order; ++r)
+        for (int l = 0; l < w; ++l) own[a] += square(noise_of(r, l, a));
       bound[a] = square(sum);
     }
     if (b.jacobian)
       for (int a = 0; a < w; ++a)
-        for (int l = 0; l < w; ++l) {
+        for (int l = 0; l < read; ++l) {
           const double entry = slope[static_cast<long>(l) * w + a];
           if (entry != 0.0) combine(row(s, a), row(s, a), &entry, row(s, w + l), stride, 1, whole);
         }
@@ -159,7 +167,7 @@ struct Wide {
       double* out = row(s, a);
       std::memcpy(out + whole, out, sizeof(double) * w);
       if (b.jacobian)
-        for (int l = 0; l < w; ++l) {
+        for (int l = 0; l < read; ++l) {
           const double entry = out[w + l];
           for (int e = 0; e < w; ++e) out[e] += entry * slope[static_cast<long>(l) * w + e];
         }
@@ -170,7 +178,7 @@ struct Wide {
     }
     for (int c = 0; c < size; ++c) {
       if (!representable(row(s, c)[c])) return false;
-      least[c] = (b.smoothed ? kShareToSmooth : c < 2 * w ? kShare : kShareOfHigher) * bound[c];
+      least[c] = (b.smoothed ? kShareToSmooth : c < above ? kShare : kShareOfHigher) * bound[c];
     }
     return true;
   }
@@ -185,30 +193,30 @@ struct Wide {
       b.whitened[a] = rest / b.pivots[a];
     }
     for (int x = 0; x < size; ++x) {
-      const int column = x < w ? x + w : x < 2 * w ? whole + x - w : x;
+      const int column = x < read ? x + w : x < above ? whole + x - read : x;
       double sum = 0.0;
       for (int a = 0; a < w; ++a) sum += row(s, a)[column] * b.whitened[a];
       b.correction[x] = sum;
     }
-    // No rows for y', whose columns follow from those of y (R Hᵀ = 0).
+    // No rows for y^(k), whose columns follow from those below (R Hᵀ = 0).
     std::memset(b.posterior, 0, sizeof(double) * static_cast<size_t>(size) * size);
-    for (int r = 0; r < w; ++r) {
+    for (int r = 0; r < read; ++r) {
       const double* from = row(s, w + r);
       double* out = b.posterior + static_cast<long>(r) * size;
-      std::memcpy(out + r, from + w + r, sizeof(double) * (w - r));
-      std::memcpy(out + 2 * w, from + 2 * w, sizeof(double) * (size - 2 * w));
+      std::memcpy(out + r, from + w + r, sizeof(double) * (read - r));
+      std::memcpy(out + above, from + above, sizeof(double) * (size - above));
       if (b.jacobian)
-        for (int l = r; l < w; ++l)
-          for (int a = 0; a < w; ++a) out[w + a] -= slope[static_cast<long>(l) * w + a] * out[l];
+        for (int l = r; l < read; ++l)
+          for (int a = 0; a < w; ++a) out[read + a] -= slope[static_cast<long>(l) * w + a] * out[l];
     }
-    for (int r = 2 * w; r < size; ++r)
+    for (int r = above; r < size; ++r)
       std::memcpy(b.posterior + static_cast<long>(r) * size + r, row(s, r) + r, sizeof(double) * (size - r));
   }
 };
 
 // Condition a block on its observation: what `condition_block` computes, from the covariance
 //
-//   G = Cov(u, y, y'', ..., y^(q)),   u = H x = y' - c J y,   Cov(x) = Ã P Ãᵀ + s² Q,   P = RᵀR
+//   G = Cov(u, y, ..., y^(q)) without y^(k),   u = H x,   Cov(x) = Ã P Ãᵀ + s² Q,   P = RᵀR
 //
 // and its Cholesky decomposition G = UᵀU: the rows of U are those that reflections would leave. A third of
 // the operations, and in tiles. False, with nothing written, where digits would be lost.
@@ -228,14 +236,15 @@ inline bool condition_wide(const Block& b, Scratch& scratch) {
   return true;
 }
 
-inline void condition_block(const Block& b, Scratch& scratch) {
+template <int order>
+void condition(const Block& b, Scratch& scratch) {
   switch (b.width) {
-    case 1: return condition_block<1>(b, scratch);
-    case 2: return condition_block<2>(b, scratch);
-    case 3: return condition_block<3>(b, scratch);
-    case 4: return condition_block<4>(b, scratch);
+    case 1: return condition_block<1, order>(b, scratch);
+    case 2: return condition_block<2, order>(b, scratch);
+    case 3: return condition_block<3, order>(b, scratch);
+    case 4: return condition_block<4, order>(b, scratch);
     default:
-      if (!condition_wide(b, scratch)) condition_block<0>(b, scratch);
+      if (!condition_wide(b, scratch)) condition_block<0, order>(b, scratch);
   }
 }
 
