@@ -25,6 +25,11 @@ class System:
         """The length of ``u``."""
         return int(self.equation.order * self.field.d)
 
+    @property
+    def reads(self) -> int:
+        """Of ``u`` the value alone."""
+        return 1
+
     def __call__(self, t: Array, u: Float[Array, " m"]) -> Float[Array, " m"]:
         """Evaluate ``g``."""
         return self._shifted(u, self.equation.explicit(self.field(t, u)))
