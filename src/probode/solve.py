@@ -129,6 +129,8 @@ def solve(
         t0, t1 = _span(t_span)
         equation = as_equation(vector_field)
         y0, shape = _initial_values(y0, equation)
+        if equation.order > 1 and isinstance(args, tuple | list):
+            equation.check_arguments(tuple(args))
         grid = None if grid is None else _grid(grid, t0, t1)
         times = None if save_at is None else _save_times(save_at, t0, t1)
         diagonal = solver.jacobian == "diagonal"

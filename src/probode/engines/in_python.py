@@ -40,10 +40,14 @@ from probode.filter.start import (
 )
 from probode.filter.step import Method, State
 from probode.model.diffusion import Evidence
+from probode.model.equation import Equation, FirstOrder
 
 
 class HostField(NamedTuple):
-    """A vector field evaluated in Python: NumPy in, NumPy out."""
+    """A vector field evaluated in Python: NumPy in, NumPy out.
+
+    ``y`` holds all derivatives that the equation reads, one after the other.
+    """
 
     function: Callable[[float, np.ndarray], np.ndarray]
     jacobian: Callable[[float, np.ndarray, np.ndarray], np.ndarray] | None
@@ -66,7 +70,15 @@ class _Given:
 
     def jacobian_diagonal(self, t: Array, y: Array) -> tuple[Array, Array]:
         assert self.j is not None
-        return self.f, jnp.diagonal(self.j) if self.j.ndim == 2 else self.j
+        return self.f, diagonals(self.j)
+
+
+def diagonals(jacobian: Any) -> Any:
+    """The diagonals of the square blocks of a Jacobian ``(d, k d)``, unless it is given so."""
+    if jacobian.ndim == 1:
+        return jacobian
+    d, m = jacobian.shape
+    return jacobian[np.arange(m) % d, np.arange(m)]
 
 
 def _blank(method: Method) -> Solve:
@@ -132,7 +144,7 @@ def _pieces(tree: Any, shapes: tuple[tuple[int, ...], ...]) -> Pieces:
     """
     blank = [np.zeros(shape) for shape in shapes]
     known: Method = jax.tree.unflatten(tree, blank)[0]  # with any numbers
-    d = known.structure.d
+    d, m = known.structure.d, known.structure.d * known.equation.order
 
     def settings_of(settings: Array) -> tuple[Method, Control, Array]:
         *leaves, t1 = ravel_pytree([*blank, np.zeros(())])[1](settings)
@@ -142,7 +154,8 @@ def _pieces(tree: Any, shapes: tuple[tuple[int, ...], ...]) -> Pieces:
         method: Method, control: Control, solve: Solve, t1: Array, accepted: Any
     ) -> Request:
         t = control.next_time(solve.control, solve.state.t, t1)
-        y = method.prior.predict_mean(solve.state.mean, t - solve.state.t)[0]
+        predicted = method.prior.predict_mean(solve.state.mean, t - solve.state.t)
+        y = method.equation.read(predicted)
         numbers = jnp.concatenate([jnp.stack([accepted, solve.status, t]).astype(float), y])
         return Request(ravel_pytree(solve)[0], numbers)
 
@@ -159,10 +172,8 @@ def _pieces(tree: Any, shapes: tuple[tuple[int, ...], ...]) -> Pieces:
     def advance(settings: Array, packed: Array, evaluation: Array) -> Request:
         method, control, t1 = settings_of(settings)
         j = evaluation[d:] if method.jacobian != "none" else None
-        if j is not None and j.size == d * d and d > 1:
-            j = j.reshape(d, d)
-        elif j is not None and method.jacobian == "full":
-            j = j.reshape(1, 1)
+        if j is not None and ((j.size == d * m and d > 1) or method.jacobian == "full"):
+            j = j.reshape(d, m)
         field: Any = _Given(evaluation[:d], j)
         solve, accepted = loop.advance(
             method, field, control, _unpack(method, packed), t1, lambda t, y: evaluation[d:]
@@ -175,7 +186,8 @@ def _pieces(tree: Any, shapes: tuple[tuple[int, ...], ...]) -> Pieces:
         once, field = replace(method, evaluations=1), _Given(f, None)
         given: Any = field
         solve, accepted = loop.advance(once, given, control, _unpack(method, packed), t1)
-        return jnp.concatenate([accepted[None].astype(float), solve.state.mean[0]])
+        found = method.equation.read(solve.state.mean)
+        return jnp.concatenate([accepted[None].astype(float), found])
 
     @compiled()
     def ask(settings: Array, solve: Solve) -> Request:
@@ -213,6 +225,7 @@ class Begun(NamedTuple):
     """What is known before the first step."""
 
     start: Start
+    """Of an equation of higher order: that of the system of first order."""
     h: Array
     """Length of the first step."""
     initialization: Initialization
@@ -231,7 +244,8 @@ def begin_on_host(inputs: Inputs) -> Begun:
     Derivatives of ``f`` cannot be had there: an exact start is made by Runge-Kutta, and noted.
     """
     method, initialization, field, control, t0, t1, y0 = inputs
-    q, function = method.prior.order, _Counted(field.function)
+    equation = method.equation
+    q, function = equation.lowered(method.prior.order), _Counted(on_host(equation, field.function))
     f0 = function(t0, y0)
 
     def concrete(t: Any, y: Any) -> Array:
@@ -262,6 +276,20 @@ def begin_on_host(inputs: Inputs) -> Begun:
         )
     start = _start(function, t0, t1 - t0, y0, f0, float(h), q)
     return Begun(start, h, RungeKuttaStart(), function.count, note)
+
+
+def on_host(
+    equation: Equation, function: Callable[[float, np.ndarray], np.ndarray]
+) -> Callable[[float, np.ndarray], np.ndarray]:
+    """The equation as a system of first order: :class:`probode.model.system.System`, in NumPy."""
+    if type(equation) is FirstOrder:
+        return function
+
+    def system(t: float, u: np.ndarray) -> np.ndarray:
+        highest = np.asarray(equation.explicit(function(t, u)))  # type: ignore[arg-type]
+        return np.concatenate([u[len(highest) :], highest])
+
+    return system
 
 
 class _Counted:
@@ -366,8 +394,10 @@ class Driven(Given):
         """The same for a solve that starts anew there, after a switch."""
         inputs, end = self.inputs, self._end(t)
         if t == end:  # nothing follows, and f need not exist beyond
-            unknown = np.zeros((inputs.method.prior.order - 1, y.size))
-            known: Any = np.concatenate([y[None], inputs.field.function(t, y)[None], unknown])
+            method = inputs.method
+            unknown = np.zeros((method.equation.lowered(method.prior.order) - 1, y.size))
+            slope = on_host(method.equation, inputs.field.function)(t, y)
+            known: Any = np.concatenate([y[None], slope[None], unknown])
             return self.first(t, end, Start(known, None), jnp.zeros(()))
         begun = begin_on_host(
             inputs._replace(initialization=self.begun.initialization, t0=t, t1=end, y0=y)
@@ -381,7 +411,7 @@ class Driven(Given):
         if jacobian is None or kind == "none":
             return f, None
         matrix = jacobian(t, y, f)
-        return f, np.diagonal(matrix) if matrix.ndim > (1 if kind == "diagonal" else 2) else matrix
+        return f, diagonals(matrix) if kind == "diagonal" else matrix
 
 
 def steps_in_jax(given: Driven, rows: int) -> Steps:

@@ -7,11 +7,13 @@ end is out of reach, and stopped only if the values differ by more than rounding
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from probode.base.status import Status
 from probode.filter.loop import Rows
+from probode.model.equation import Equation
 
 _STEPS = 500
 """Steps after which to look how far they have led."""
@@ -22,7 +24,10 @@ _ROUNDING = 1e-9
 
 
 def stops_where_unsteady(
-    function: Callable[[float, np.ndarray], np.ndarray], t1: float, notes: list[str]
+    function: Callable[[float, np.ndarray], np.ndarray],
+    equation: Equation,
+    t1: float,
+    notes: list[str],
 ) -> Callable[[Rows], Status | None]:
     """What looks at rows of steps, and says how the solve ends if it is to; ``notes`` say why."""
     taken, covered = 0, 0.0
@@ -36,7 +41,8 @@ def stops_where_unsteady(
         h, taken, covered = covered / taken, 0, 0.0
         if not np.isfinite(t1) or abs(t1 - t) <= _OUT_OF_REACH * h:
             return None
-        first, second = (function(t, np.array(rows.mean[-1, 0])) for _ in range(2))
+        state: Any = equation.read(rows.mean[-1])
+        first, second = (function(t, np.array(state)) for _ in range(2))
         difference = float(np.max(np.abs(first - second)))
         if not difference > _ROUNDING * float(np.max(np.abs(first))):
             return None

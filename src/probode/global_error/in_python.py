@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from probode.base.limits import Limits
+from probode.engines.in_python import on_host
 from probode.global_error.schemes import Scheme, block_steps
 from probode.global_error.transport import Carry, Transported, empty
 from probode.model.equation import Equation, FirstOrder
@@ -67,11 +68,8 @@ def as_system(equation: Equation, problem: HostProblem) -> HostProblem:
     if type(equation) is FirstOrder:
         return problem
     function, known = problem.function, problem.jacobian
+    system = on_host(equation, function)
     moved: Any = System(equation, None).explicit_along
-
-    def system(t: float, u: np.ndarray) -> np.ndarray:
-        highest = np.asarray(equation.explicit(function(t, u)))  # type: ignore[arg-type]
-        return np.concatenate([u[len(highest) :], highest])
 
     def jacobian(t: float, u: np.ndarray, g: np.ndarray) -> np.ndarray:
         assert known is not None

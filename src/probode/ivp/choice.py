@@ -240,8 +240,12 @@ def candidates(
     pace: Callable[[], Pace],
     evaluation: Callable[[], float] = lambda: 0.0,
     evaluations: int | None = None,
+    more: int = 0,
 ) -> list[Candidate]:
     """Solvers in the order in which to try them; ``None`` stands for a choice of ours.
+
+    For equations of higher order the chosen orders are so many ``more``, which are as accurate as
+    those for the system of first order.
 
     ``pace()`` is that of the start, ``evaluation()`` the price of ``f``. EK0 is tried first where
     it may pay, with two evaluations in a step; when it has spent twice what EK1 would cost, EK1
@@ -257,9 +261,9 @@ def candidates(
         if issubclass(kind, EK0):
             best = order
             if best is None:
-                best = order_of_ek0(rtol, times, changes, twice, d, price)
+                best = order_of_ek0(rtol, times, changes, twice, d, price) + more
             return build(kind, best, diffusion, twice)
-        best = order_of_ek1(rtol, times > _STIFF) if order is None else order
+        best = order_of_ek1(rtol, times > _STIFF) + more if order is None else order
         return build(kind, best, diffusion, evaluations if kind is method else None)
 
     if method is not None:

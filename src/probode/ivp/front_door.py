@@ -15,10 +15,11 @@ from probode.filter.control import Control, GridSteps, PControl, PIControl
 from probode.global_error.schemes import MODES
 from probode.ivp.method import METHODS, read_method, say_if_unstable, single_state, solvers_for
 from probode.ivp.options import Options, read_tolerances
-from probode.ivp.result import Constant, Embedding, OdeResult, Solution
+from probode.ivp.result import Constant, Embedding, OdeResult, Solution, state_at
 from probode.ivp.run import Task
 from probode.ivp.target import Target, reach
-from probode.model.equation import Equation
+from probode.model.equation import Equation, as_equation
+from probode.model.second_order import SecondOrder
 from probode.posterior import events
 from probode.posterior.chosen import ChosenPath
 from probode.posterior.posterior import Posterior
@@ -53,11 +54,15 @@ def solve_ivp(
     Parameters
     ----------
     fun
-        ``fun(t, y, *args)``; NumPy, plain Python or JAX.
+        ``fun(t, y, *args)``; NumPy, plain Python or JAX. With ``second_order=True``
+        ``fun(t, y, v, *args)``, for ``y'' = fun(t, y, y')``; or an equation such as
+        ``probode.SecondOrder(fun)``.
     t_span
         ``(t0, tf)``; ``tf`` may be infinite if a terminal event ends the integration.
     y0
-        Initial state, shape ``(n,)``; real or complex.
+        Initial state, shape ``(n,)``; real or complex. Of second order ``[y0, v0]``: two numbers or
+        vectors, or one array with values first and velocities after them. ``y``, ``y_std``, ``sol``
+        and the states of events have the same order: values, then velocities.
     method
         ``"EK1"`` (for stiff problems too), ``"EK0"`` (cheap, non-stiff, large), ``"DiagonalEK1"``,
         ``"auto"`` (EK0 for larger problems, unless they turn out stiff), or a solver object such as
@@ -92,6 +97,9 @@ def solve_ivp(
         (called a few times a second with the progress; a true answer stops).
         Error bars: ``calibration="defect"`` (of the size of the global error),
         ``"defect-fast"`` (cheaper, coarser) or ``"model"`` (the posterior of the model as it is).
+        Second order: ``second_order=True``; ``rtol`` and ``atol`` then hold for values and
+        velocities, or have numbers for all of them, and ``jac(t, y, v, *args)`` returns the pair
+        ``(∂fun/∂y, ∂fun/∂v)`` or both side by side.
         A tolerance on the answer: ``global_rtol``, ``global_atol`` (numbers or arrays; then
         ``rtol`` and ``atol`` are only where to begin), met over the whole interval or, with
         ``global_at="end"``, at its end.
@@ -116,13 +124,11 @@ def solve_ivp(
     t0, tf = (float(t) for t in t_span)
     if np.isnan(t0) or np.isnan(tf) or np.isinf(t0):
         raise ValueError(f"t_span must be a pair of numbers, got {t_span!r}.")
-    start = _initial_state(y0)
     arguments = _arguments(args)
-    if isinstance(fun, Equation):
-        raise TypeError(
-            f"solve_ivp takes functions fun(t, y) so far, got {type(fun).__name__}: use "
-            "probode.solve, or write it as a system of first order."
-        )
+    equation = _equation(fun, chosen, arguments)
+    assert equation.function is not None
+    fun = equation.function
+    start = _initial_state(y0, equation)
     times = None if t_eval is None else _evaluation_times(t_eval, t0, tf)
     kind = read_method(method)
     if start.size == 0:
@@ -130,11 +136,13 @@ def solve_ivp(
     if t0 == tf:  # no step, whatever was said of them
         chosen = chosen._replace(grid=None, first_step=None)
 
-    embedding = Embedding(start.size, np.iscomplexobj(start))
+    order = equation.order
+    embedding = Embedding(start.size // order, np.iscomplexobj(start), order)
     control = _control(chosen, t0, tf, embedding)
     watched = None if events is None else _prepared_events(events, arguments)
-    plain = Guard(fun, t0, start).over(single_state(fun, arguments, bool(vectorized)))
-    solvers = solvers_for(kind, chosen, control, plain, t0, tf, start)
+    single = single_state(fun, arguments, bool(vectorized), equation)
+    plain = Guard(fun, t0, start).over(single)
+    solvers = solvers_for(kind, chosen, control, plain, t0, tf, start, order)
 
     def output(posterior: Posterior, limits: Limits) -> None:
         """What is made of a posterior in the end, to see how long it takes."""
@@ -143,7 +151,7 @@ def solve_ivp(
         _result(posterior, "", {}, embedding, inside, False, watched, limits)
 
     task = Task(
-        *(fun, t0, tf, start, arguments, bool(vectorized), chosen, embedding, watched),
+        *(fun, t0, tf, start, arguments, bool(vectorized), chosen, embedding, watched, equation),
         times=None if dense_output or watched is not None else times,
         output=output,
         limits=limits,
@@ -164,8 +172,46 @@ def solve_ivp(
     return result if report is None else report.onto(result)
 
 
-def _initial_state(y0: Any) -> np.ndarray:
+def _equation(fun: Any, options: Options, arguments: tuple[Any, ...]) -> Equation:
+    """What is to be solved; a function of second order if that is what was said of it."""
+    if options.second_order and not isinstance(fun, Equation):
+        fun = SecondOrder(fun)
+    equation = as_equation(fun)
+    if options.second_order and equation.order != 2:
+        raise ValueError(
+            f"second_order=True is for functions fun(t, y, v), got {type(equation).__name__}, an "
+            f"equation of order {equation.order}: leave it out."
+        )
+    if equation.order > 1:
+        equation.check_arguments(arguments)
+        for name in ("jac_sparsity", "lband", "uband"):
+            if getattr(options, name) is not None:
+                raise ValueError(
+                    f"`{name}` is for equations of first order, got {type(equation).__name__}: "
+                    "pass jac, or leave it out (functions that can be traced need neither)."
+                )
+    return equation
+
+
+def _initial_state(y0: Any, equation: Equation) -> np.ndarray:
+    """``y0``; of an equation of order ``k`` all of ``y, ..., y^(k-1)``, one after the other."""
+    k = equation.order
+    if k > 1 and isinstance(y0, list | tuple) and len(y0) == k:
+        shapes = {np.shape(part) for part in y0}
+        if len(shapes) > 1:
+            raise ValueError(
+                f"the {k} parts of `y0` must have one shape, got {', '.join(map(str, shapes))}."
+            )
+        y0 = np.ravel(y0) if len(shapes.pop()) < 2 else y0
     y = np.asarray(y0)
+    if k > 1 and y.shape[:1] == (k,) and y.ndim == 2:
+        y = y.reshape(-1)
+    if k > 1 and (y.ndim == 0 or y.size % k):
+        names = ", ".join("y" + "'" * i for i in range(k))
+        raise ValueError(
+            f"{type(equation).__name__} needs ({names}) at t0: `y0` is a list of these {k}, or one "
+            f"array of {k} times as many numbers as y has; got one of shape {y.shape}."
+        )
     if not np.issubdtype(y.dtype, np.number) and y.dtype != bool:
         raise ValueError(f"`y0` must be made of numbers, got an array of {y.dtype}.")
     y = y.astype(complex if np.iscomplexobj(y) else float)
@@ -295,8 +341,7 @@ def _values(
         return [], [], []
     # At the steps taken the posterior is known already, ...
     known = last is not None or t is posterior.t
-    at = posterior.marginals if known else posterior(np.asarray(t, float))
-    mean, std = np.asarray(at.mean), np.asarray(at.std)
+    mean, std = state_at(posterior, None if known else np.asarray(t, float))
     if last is not None:  # ... and so it is at the event that ended them.
         before = len(t) - 1
         mean = np.concatenate([mean[:before], last.mean[None]])

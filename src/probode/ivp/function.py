@@ -8,6 +8,7 @@ residual defines the function again over its parameters compiles twice, not ever
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 
 from probode.base.said import code_of, first_time, logger, name_of
@@ -57,7 +58,11 @@ class Traced(NamedTuple):
 
 
 class UserFunction(NamedTuple):
-    """``fun(t, y, *args)`` and everything that came with it."""
+    """``fun(t, y, *args)`` and everything that came with it.
+
+    Of an equation of order ``k`` it is ``fun(t, y, ..., y^(k-1), *args)``; what is made of it here
+    takes all of these as one state ``u``, in real form.
+    """
 
     fun: Callable[..., Any]
     args: tuple[Any, ...]
@@ -128,21 +133,23 @@ class UserFunction(NamedTuple):
         if traced.checks == 0:
             return True
         field = traced.field
-        single = Guard(self.fun, float(t[0]), np.asarray(mean[0, 0])).over(self._single())
+        order, d = self.embedding.order, self.embedding.d
+        states = mean[:, 0] if order == 1 else mean[:, :order].reshape(len(mean), -1)
+        single = Guard(self.fun, float(t[0]), np.asarray(states[0])).over(self._single(), (d,))
 
         def value(i: int) -> np.ndarray:
-            y = np.array(mean[i, 0])
+            y = np.array(states[i])
             return np.asarray(single(float(t[i]), y, *self.args), float).reshape(-1)
 
         with np.errstate(all="ignore"):
             if traced.checks == 1:
                 found = value(0)
-                if (np.abs(found - mean[0, 1]) <= TOLERANCE * np.abs(found)).all():
+                if (np.abs(found - mean[0, order]) <= TOLERANCE * np.abs(found)).all():
                     return True
             program = Evaluator(field.program.closed(field.constants))
             some = np.unique(np.linspace(0, len(t) - 1, traced.checks).astype(int))
             holds = all(
-                equals(program, value(i), np.float64(t[i]), np.asarray(mean[i, 0]), *field.args)
+                equals(program, value(i), np.float64(t[i]), np.asarray(states[i]), *field.args)
                 for i in some
             )
         if not holds:
@@ -154,7 +161,10 @@ class UserFunction(NamedTuple):
         return holds
 
     def on_host(self, guard: Guard, n: int) -> HostField:
-        """Called from Python, with the user's Jacobian or finite differences."""
+        """Called from Python, with the user's Jacobian or finite differences.
+
+        ``n`` are the components of its values.
+        """
         single, arguments = self._single(), self.args
 
         def call(t: float, y: np.ndarray) -> np.ndarray:
@@ -167,7 +177,7 @@ class UserFunction(NamedTuple):
                 )
             return value
 
-        function = guard.over(call)
+        function = guard.over(call, (n,))
         return HostField(function, self._host_jacobian(function, guard, n))
 
     def clock(self, t0: float, t1: float) -> Clock:
@@ -178,12 +188,12 @@ class UserFunction(NamedTuple):
         """``fun`` for one state in real form."""
         fun, vectorized, embedding = self.fun, self.vectorized, self.embedding
         n = embedding.n
-        if not vectorized and not embedding.is_complex:
+        if not vectorized and not embedding.is_complex and embedding.order == 1:
             return fun
 
         def single(t: Any, y: Any, *args: Any) -> Any:
-            state = y[:n] + 1j * y[n:] if embedding.is_complex else y
-            value = fun(t, state[:, None], *args) if vectorized else fun(t, state, *args)
+            parts = embedding.parts(y)
+            value = fun(t, *(part[:, None] if vectorized else part for part in parts), *args)
             if vectorized or n == 1:
                 value = np.reshape(value, (n,))
             if embedding.is_complex:
@@ -197,23 +207,28 @@ class UserFunction(NamedTuple):
         self, function: Callable[..., Any], t0: float, y0: np.ndarray, numbers: Numbers
     ) -> Field:
         """The traced problem; the user's Jacobian where it can be traced, else the exact one."""
+        order = self.embedding.order
         start: tuple[Any, Any, Any] = (
             np.asarray(t0),
-            np.asarray(y0),
+            np.asarray(y0 if order == 1 else y0.reshape(order, -1)),
             numbers.after(self.args),
         )
+        function = _of_parts(function, order)
         diagonal, jacobian = self.solver.jacobian == "diagonal", self._jacobian()
         if jacobian is not None and not self.embedding.is_complex:
             jac: Any = None
             if callable(jacobian.jac):
-                jac = jacobian._replace(jac=as_jax(jacobian.jac, numbers)).__call__
+                traceable = as_jax(jacobian.jac, numbers)
+                jac = _of_parts(jacobian._replace(jac=traceable).__call__, order)
             else:
                 jac = jacobian(t0, y0)
             try:
-                return trace_field(function, *start, jac, diagonal=diagonal, name="fun")
+                return trace_field(
+                    function, *start, jac, diagonal=diagonal, name="fun", reads=order
+                )
             except Exception:  # NumPy or sparse code: automatic differentiation gives the same
                 logger.debug("jac cannot be traced: automatic differentiation is used instead.")
-        return trace_field(function, *start, None, diagonal=diagonal, name="fun")
+        return trace_field(function, *start, None, diagonal=diagonal, name="fun", reads=order)
 
     def _jacobian(self) -> UserJacobian | None:
         """The user's Jacobian, where there is one and the solver uses it."""
@@ -232,16 +247,17 @@ class UserFunction(NamedTuple):
         jacobian = self._jacobian()
         if jacobian is not None:
             if callable(jacobian.jac):
-                matrix = guard.over(jacobian.on_real_form, (n, n))
+                matrix = guard.over(jacobian.on_real_form, (n, n * embedding.order))
                 return lambda t, y, f: matrix(t, y, arguments)
-            constant = jacobian.on_real_form(0.0, np.zeros(2 * embedding.n), arguments)
+            constant = jacobian.on_real_form(0.0, np.zeros(2 * embedding.size), arguments)
             return lambda t, y, f: constant
         columns: Any = None
         if self.vectorized and not embedding.is_complex:
 
             def columns(t: float, states: np.ndarray) -> np.ndarray:
+                parts = np.split(states, embedding.order)
                 try:
-                    return np.asarray(self.fun(t, states, *arguments), float)
+                    return np.asarray(self.fun(t, *parts, *arguments), float)
                 except (ArithmeticError, ValueError):  # at one of them, perhaps
                     return np.stack([function(t, state) for state in states.T], axis=1)
 
@@ -250,6 +266,17 @@ class UserFunction(NamedTuple):
         )
 
 
+def _of_parts(function: Callable[..., Any], order: int) -> Callable[..., Any]:
+    """``function(t, u, *args)`` as one of ``t``, ``y, ..., y^(k-1)`` and ``args``."""
+    if order == 1:
+        return function
+
+    def of_parts(t: Any, *rest: Any) -> Any:
+        return function(t, jnp.concatenate(rest[:order]), *rest[order:])
+
+    return of_parts
+
+
 def host_problem(user: UserFunction, t0: float, y0: np.ndarray) -> HostProblem:
     """The function for the error transport, called from Python."""
-    return HostProblem(*user.on_host(Guard(user.fun, t0, y0), y0.size))
+    return HostProblem(*user.on_host(Guard(user.fun, t0, y0), user.embedding.d))

@@ -32,8 +32,15 @@ class UserJacobian(NamedTuple):
 
     def __call__(self, t: Any, y: Any, *args: Any) -> Any:
         """The matrix (or its diagonal) for a state as the user writes it; NumPy, or traced."""
-        value = self.jac(t, y, *args) if callable(self.jac) else self.jac
-        return self._full(value.toarray() if hasattr(value, "toarray") else value)
+        value, k = self.jac, self.embedding.order
+        if callable(self.jac):
+            n = self.embedding.n
+            value = self.jac(t, *(y[i * n : (i + 1) * n] for i in range(k)), *args)
+        if k > 1 and isinstance(value, tuple | list) and len(value) == k:
+            parts = [_dense(part) for part in value]
+            traced = any(isinstance(part, jax.Array) for part in parts)
+            value = (jnp if traced else np).concatenate([_matrix(part) for part in parts], axis=1)
+        return self._full(_dense(value))
 
     def on_real_form(self, t: float, y: np.ndarray, args: tuple[Any, ...]) -> np.ndarray:
         """The matrix for the real form of a state, in NumPy."""
@@ -62,11 +69,15 @@ class UserJacobian(NamedTuple):
             row = above + i - j
             inside = (row >= 0) & (row < packed[0])
             return xp.where(inside, matrix[np.clip(row, 0, packed[0] - 1), j], 0.0)
-        if matrix.shape == (n, n) or (self.diagonal and matrix.shape == (n,)):
+        m = self.embedding.size
+        if matrix.shape == (n, m) or (self.diagonal and matrix.shape == (m,)):
             return matrix
-        if n == 1 and matrix.size == 1:
-            return matrix.reshape(1, 1)
-        expected = f"{(n, n)}, got {matrix.shape}."
+        if n == 1 and matrix.size == m:
+            return matrix.reshape(1, m)
+        expected = f"{(n, m)}, got {matrix.shape}."
+        if m > n:
+            expected = f"{(n, m)}, or to be a tuple of {m // n} matrices {(n, n)}: the derivatives "
+            expected += f"by y, y', ..., side by side; got {matrix.shape}."
         if banded:
             expected = f"{packed} (packed: lband={below}, uband={above}) or {expected}"
         raise ValueError(f"`jac` is expected to have shape {expected}")
@@ -84,7 +95,7 @@ class UserJacobian(NamedTuple):
         form of a state), where those ahead and those behind agree.
         """
         if callable(self.jac):
-            _check_signature(self.jac, args)
+            _check_signature(self.jac, args, self.embedding.order)
         matrix = self.on_real_form(t0, y0, args)
         if matrix.ndim != 2:
             return
@@ -99,7 +110,7 @@ class UserJacobian(NamedTuple):
                 behind, here, ahead = (value(step) for step in (-_STEP, 0.0, _STEP))
             except Exception:  # not defined on both sides of the start
                 return
-            if here.shape != y0.shape or not np.isfinite(matrix).all():
+            if here.shape != matrix.shape[:1] or not np.isfinite(matrix).all():
                 return
             change = (ahead - behind) / (2 * _STEP)
             size = np.maximum(np.abs(matrix) @ np.abs(direction), np.abs(change))
@@ -116,17 +127,28 @@ class UserJacobian(NamedTuple):
             )
 
 
-def _check_signature(jac: Callable[..., Any], args: tuple[Any, ...]) -> None:
+def _dense(matrix: Any) -> Any:
+    return matrix.toarray() if hasattr(matrix, "toarray") else matrix
+
+
+def _matrix(value: Any) -> Any:
+    """A number as a matrix of one entry."""
+    array = value if isinstance(value, jax.Array) else np.asarray(value)
+    return array.reshape(1, 1) if array.size == 1 else array
+
+
+def _check_signature(jac: Callable[..., Any], args: tuple[Any, ...], order: int) -> None:
     try:
         signature = inspect.signature(jac)
     except (TypeError, ValueError):  # written in C
         return
     try:
-        signature.bind(0.0, None, *args)
+        signature.bind(0.0, *[None] * order, *args)
     except TypeError as error:
+        named = ", ".join("y" + "'" * i for i in range(order))
         extra = "".join(f", arg{i + 1}" for i in range(len(args)))
         raise TypeError(
-            f"`jac` is called as jac(t, y{extra}), which {signature} does not take: {error}."
+            f"`jac` is called as jac(t, {named}{extra}), which {signature} does not take: {error}."
         ) from None
 
 

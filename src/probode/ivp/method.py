@@ -1,8 +1,10 @@
 """What ``solve_ivp`` solves with: the method and order asked for, or chosen."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from probode.base.errors import check_choice
@@ -16,6 +18,7 @@ from probode.filter.step import Method
 from probode.ivp import choice
 from probode.ivp.options import Options
 from probode.ivp.result import Embedding
+from probode.model.equation import Equation
 from probode.model.structure import Dense
 from probode.posterior.posterior import Posterior
 
@@ -46,12 +49,28 @@ def read_method(method: Any) -> Solver | type[Solver] | None:
 
 
 def single_state(
-    fun: Callable[..., Any], arguments: tuple[Any, ...], vectorized: bool
+    fun: Callable[..., Any], arguments: tuple[Any, ...], vectorized: bool, equation: Equation
 ) -> Callable[[float, np.ndarray], Any]:
-    """The vector field as a function of one state."""
+    """The vector field as a function of one state; of higher order, as a system of first order."""
+    if equation.order > 1:
+        return partial(_system, fun, arguments, vectorized, equation)
     if vectorized:
         return lambda t, y: np.ravel(fun(t, y[:, None], *arguments))
     return lambda t, y: fun(t, y, *arguments)
+
+
+def _system(
+    fun: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    vectorized: bool,
+    equation: Equation,
+    t: float,
+    u: np.ndarray,
+) -> Any:
+    xp: Any = np if isinstance(u, np.ndarray) else jnp
+    parts = [part[:, None] if vectorized else part for part in xp.split(u, equation.order)]
+    highest: Any = equation.explicit(xp.ravel(xp.asarray(fun(t, *parts, *arguments))))
+    return xp.concatenate([u[len(highest) :], highest])
 
 
 def solvers_for(
@@ -62,8 +81,12 @@ def solvers_for(
     t0: float,
     tf: float,
     y0: np.ndarray,
+    derivatives: int = 1,
 ) -> list[choice.Candidate]:
-    """What to solve with: as asked for, or chosen."""
+    """What to solve with: as asked for, or chosen.
+
+    ``y0`` and ``function`` are those of a system of first order, with so many ``derivatives``.
+    """
     if isinstance(method, Solver):
         return [choice.Candidate(method)]
     order = None
@@ -87,10 +110,11 @@ def solvers_for(
         order,
         options.diffusion,
         rtol,
-        y0.size,
+        y0.size // derivatives,
         pace,
         evaluation,
         options.evaluations,
+        derivatives - 1,
     )
     if method is None or order is None:
         logger.info("chosen: %s.", " then ".join(one.solver.name for one in found))
@@ -124,7 +148,8 @@ def say_if_unstable(
     and a number of steps: its evaluations take longer than a solve does.
     """
     solver, steps = posterior.solver, int(posterior.stats.accepted)
-    if not isinstance(solver, EK0) or steps < _MANY_STEPS:
+    first_order = posterior.method.equation.order == 1  # of others the limits are not known
+    if not isinstance(solver, EK0) or steps < _MANY_STEPS or not first_order:
         return
     if not first_time("looked at", code_of(fun), solver.name, round(np.log2(steps))):
         return

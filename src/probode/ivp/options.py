@@ -40,6 +40,7 @@ class Options(NamedTuple):
     time_limit: float | None = None
     max_memory: float | str | None = None
     callback: Callable[[Progress], Any] | None = None
+    second_order: bool = False
 
     @classmethod
     def read(cls, options: dict[str, Any]) -> "Options":
@@ -57,7 +58,7 @@ class Options(NamedTuple):
 
 def read_tolerances(rtol: Any, atol: Any, embedding: Embedding) -> tuple[Any, Any]:
     """Tolerances as SciPy reads them: tiny relative ones are raised with a warning."""
-    n = embedding.n
+    n, size = embedding.n, embedding.size
     rtol, atol = np.asarray(rtol, float), np.asarray(atol, float)
     if np.any(rtol < _SMALLEST_RTOL):
         warnings.warn(
@@ -66,13 +67,12 @@ def read_tolerances(rtol: Any, atol: Any, embedding: Embedding) -> tuple[Any, An
         )
         rtol = np.maximum(rtol, _SMALLEST_RTOL)
     for name, value in (("rtol", rtol), ("atol", atol)):
-        if value.ndim > 0 and value.shape != (n,):
-            raise ValueError(f"`{name}` has wrong shape: expected ({n},), got {value.shape}.")
+        if value.ndim > 0 and value.shape not in ((size,), (n,)):
+            expected = f"({size},)" if n == size else f"({size},), or ({n},) for each derivative"
+            raise ValueError(f"`{name}` has wrong shape: expected {expected}, got {value.shape}.")
     if np.any(atol < 0) or np.any(np.isnan(atol)):
         raise ValueError(f"`atol` must be positive, got {atol}.")
     atol = np.maximum(atol, np.finfo(float).tiny ** 0.5)
     if rtol.ndim == atol.ndim == 0:
         return float(rtol), float(atol)
-    if embedding.is_complex:
-        rtol, atol = (np.tile(x, 2) if x.ndim else x for x in (rtol, atol))
-    return rtol, atol
+    return embedding.repeated(rtol), embedding.repeated(atol)

@@ -16,6 +16,7 @@ class OdeResult(OptimizeResult):
     for), ``t_events_std``, ``posterior``, and ``path``:
     how the function was evaluated ("jax", "numpy", "scalars": compiled; "python": step by step).
 
+    Of an equation of second order a state is ``(y, y')``: ``n`` counts both, values on top.
     Of complex states ``y_cov`` is ``E[(y - m)(y - m)ᴴ]`` and ``y_std`` the square root of its
     diagonal; ``posterior`` holds the real form ``(Re y, Im y)``, whose covariance ``(2n, 2n)`` has
     ``E[(y - m)(y - m)ᵀ]`` in it too.
@@ -24,7 +25,7 @@ class OdeResult(OptimizeResult):
     def __missing__(self, key: str) -> Any:
         if key == "y_cov" and "posterior" in self:
             posterior: Posterior = self["posterior"]
-            at = posterior(np.asarray(self["t"], float))
+            at = posterior.state(np.asarray(self["t"], float))
             self["y_cov"] = Embedding.of(posterior).covariances(at.cov)
             return self["y_cov"]
         raise KeyError(key)
@@ -43,24 +44,26 @@ class Solution:
 
     def __call__(self, t: Any) -> np.ndarray:
         """Posterior mean, shape ``(n,)`` for one time or ``(n, n_points)``."""
-        mean = self._embedding.values(self.posterior(np.asarray(t, float)).mean)
-        return np.moveaxis(mean, -1, 0)
+        mean, _ = state_at(self.posterior, np.asarray(t, float))
+        return np.moveaxis(self._embedding.values(mean), -1, 0)
 
     def std(self, t: Any) -> np.ndarray:
         """Posterior standard deviation, shape ``(n,)`` or ``(n, n_points)``."""
-        std = self._embedding.stds(self.posterior(np.asarray(t, float)).std)
-        return np.moveaxis(std, -1, 0)
+        _, std = state_at(self.posterior, np.asarray(t, float))
+        return np.moveaxis(self._embedding.stds(std), -1, 0)
 
     def cov(self, t: Any) -> np.ndarray:
         """Posterior covariance, shape ``(n, n)`` or ``(n_points, n, n)``."""
-        return self._embedding.covariances(self.posterior(np.asarray(t, float)).cov)
+        return self._embedding.covariances(self.posterior.state(np.asarray(t, float)).cov)
 
     def sample(self, n: int = 1, *, seed: Any = 0, t: Any = None) -> np.ndarray:
         """Joint samples, each of the shape of ``sol(t)``; by default at the steps taken.
 
         The shape is ``(n_samples, n)`` for one time or ``(n_samples, n, n_points)``.
         """
-        drawn = self.posterior.sample(n, seed=seed, t=t)
+        order = self.posterior.method.equation.order
+        parts = [self.posterior.sample(n, seed=seed, t=t, k=k) for k in range(order)]
+        drawn = np.concatenate(parts, axis=-1)
         return np.moveaxis(self._embedding.values(drawn), -1, 1)
 
 
@@ -90,37 +93,96 @@ class Constant:
 
 
 class Embedding(NamedTuple):
-    """Complex states as real ones: ``(Re y, Im y)``. For real states nothing happens."""
+    """States as the user writes them, in real form: complex ones as ``(Re y, Im y)``.
+
+    Of an equation of order ``k`` a state has ``y, ..., y^(k-1)`` one after the other, each in its
+    real form. For real states nothing happens.
+    """
 
     n: int
+    """Components of ``y``."""
     is_complex: bool
+    order: int = 1
 
     @staticmethod
     def of(posterior: Posterior) -> "Embedding":
         """That of a finished solve."""
         size = posterior.shape[0]
-        return Embedding(size // 2 if posterior.is_complex else size, posterior.is_complex)
+        n = size // 2 if posterior.is_complex else size
+        return Embedding(n, posterior.is_complex, posterior.method.equation.order)
+
+    @property
+    def size(self) -> int:
+        """Numbers in a state as the user writes it."""
+        return self.order * self.n
+
+    @property
+    def d(self) -> int:
+        """Numbers in the real form of ``y``."""
+        return 2 * self.n if self.is_complex else self.n
 
     def flatten(self, y: np.ndarray) -> np.ndarray:
         """Real form of a state."""
-        return np.concatenate([y.real, y.imag]) if self.is_complex else y
+        if not self.is_complex:
+            return y
+        parts = np.split(y, self.order)
+        return np.concatenate([half for part in parts for half in (part.real, part.imag)])
+
+    def repeated(self, x: np.ndarray) -> np.ndarray:
+        """Numbers for the components of a state (or of ``y``), for those of its real form."""
+        if x.ndim == 0:
+            return x
+        x = np.tile(x, self.size // x.size)
+        parts = np.split(x, self.order)
+        return np.concatenate([np.tile(part, 2) for part in parts]) if self.is_complex else x
+
+    def parts(self, u: Any) -> list[Any]:
+        """``y, ..., y^(k-1)`` as the user writes them, from the real form of a state."""
+        found = [u[i * self.d : (i + 1) * self.d] for i in range(self.order)]
+        n = self.n
+        return [y[:n] + 1j * y[n:] for y in found] if self.is_complex else found
 
     def values(self, y: Any) -> Any:
         """States from their real form; the last axis holds components."""
-        return y[..., : self.n] + 1j * y[..., self.n :] if self.is_complex else y
+        if not self.is_complex:
+            return y
+        halves = self._halves(y)
+        return (halves[..., 0, :] + 1j * halves[..., 1, :]).reshape(*y.shape[:-1], -1)
 
     def stds(self, std: Any) -> Any:
         """Standard deviations of ``|y - mean|``."""
-        return np.hypot(std[..., : self.n], std[..., self.n :]) if self.is_complex else std
+        if not self.is_complex:
+            return std
+        halves = self._halves(std)
+        return np.hypot(halves[..., 0, :], halves[..., 1, :]).reshape(*std.shape[:-1], -1)
+
+    def _halves(self, x: Any) -> Any:
+        """Real and imaginary parts apart: ``(..., k, 2, n)``."""
+        return x.reshape(*x.shape[:-1], -1, 2, self.n)
 
     def covariances(self, cov: Any) -> Any:
         """``E (y - m)(y - m)ᴴ``."""
         if not self.is_complex:
             return cov
-        n = self.n
-        re, im = cov[..., :n, :n] + cov[..., n:, n:], cov[..., n:, :n] - cov[..., :n, n:]
-        return re + 1j * im
+        k, n = self.order, self.n
+        cut = cov.reshape(*cov.shape[:-2], k, 2, n, k, 2, n)
+        rr, ii = cut[..., 0, :, :, 0, :], cut[..., 1, :, :, 1, :]
+        ir, ri = cut[..., 1, :, :, 0, :], cut[..., 0, :, :, 1, :]
+        return (rr + ii + 1j * (ir - ri)).reshape(*cov.shape[:-2], k * n, k * n)
 
     def jacobian(self, j: np.ndarray) -> np.ndarray:
-        """Real form of a (complex differentiable) Jacobian."""
-        return np.block([[j.real, -j.imag], [j.imag, j.real]]) if self.is_complex else j
+        """Real form of a (complex differentiable) Jacobian, ``(n, k n)``."""
+        if not self.is_complex:
+            return j
+        parts = np.split(j, self.order, axis=1)
+        return np.concatenate(
+            [np.block([[x.real, -x.imag], [x.imag, x.real]]) for x in parts], axis=1
+        )
+
+
+def state_at(posterior: Posterior, t: Any = None) -> tuple[np.ndarray, np.ndarray]:
+    """Means and standard deviations of states in real form, ``(..., k d)``."""
+    at = posterior.state(t)
+    mean, std = np.asarray(at.mean), np.asarray(at.std)
+    times = mean.shape[: mean.ndim - len(posterior.shape) - (posterior.method.equation.order > 1)]
+    return mean.reshape(*times, -1), std.reshape(*times, -1)

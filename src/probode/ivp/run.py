@@ -33,6 +33,7 @@ from probode.ivp.method import say_if_costly
 from probode.ivp.options import Options
 from probode.ivp.result import Embedding
 from probode.ivp.target import Integrated
+from probode.model.equation import Equation, FirstOrder, check_equation
 from probode.posterior import events
 from probode.posterior.chosen import ChosenPath
 from probode.posterior.finish import calibrated, run_and_finish
@@ -70,6 +71,7 @@ class Task:
     options: Options
     embedding: Embedding
     watched: list[events.Event] | None
+    equation: Equation
     times: np.ndarray | None
     output: Callable[[Posterior, Limits], None]
     limits: Limits
@@ -125,10 +127,14 @@ class Task:
         ):
             if isinstance(control, PControl):
                 control = control.flat(y0.shape).within(solver.prior.longest_step)
-            method = solver.method(y0.size)
+            # A solver of a user's own may know of equations of first order only.
+            other = () if type(self.equation) is FirstOrder else (self.equation,)
+            method = solver.method(embedding.d, *other)
             engine = engine_for(method, control)
             say_if_costly(solver, method)
             traced = user.traced(self.t0, self.tf, y0)
+            if traced is not None:
+                check_equation(self.equation, traced.field, method.structure, method.jacobian)
             ways: list[_Way] = [] if traced is None else [_Compiled(self, solver, traced)]
             posterior = None
             for way in (*ways, _Driven(self, solver, user)):
@@ -157,12 +163,12 @@ class Task:
         self, engine: Engine, way: "_Way", method: Method, callback: Any, budget: int | None
     ) -> Posterior | None:
         options, embedding, watch = self.options, self.embedding, None
-        shape = embedding.flatten(self.start).shape
+        shape = (embedding.d,)
         if self.watched is not None and any(np.isfinite(e.terminal) for e in self.watched):
-            watch = events.Watch(self.watched, embedding.values)
+            watch = events.Watch(self.watched, method.equation, embedding.values)
         bounds = [bound for bound in (options.max_num_steps, budget) if bound is not None]
         monitor = Monitor(self.limits, min(bounds, default=None), callback, shape, watch)
-        sparse = self.times is not None and isinstance(way, _Compiled)
+        sparse = self.times is not None and isinstance(way, _Compiled) and embedding.order == 1
         calibrating = options.calibration != "model"
         monitor = monitor.bounded(method, options.smooth, calibrating, sparse)
 
@@ -271,7 +277,7 @@ class _Driven:
     ) -> None:
         """What is not finite in its Jacobian counts as zero, which is noted."""
         task, guard = self._task, Guard(self._user.fun, self._task.t0, y0)
-        hosted = self._user.on_host(guard, y0.size)
+        hosted = self._user.on_host(guard, task.embedding.d)
         self._y0, self._said, self._begun = y0, guard.notes, list[str]()
         self._hosted = hosted._replace(jacobian=guarded_on_host(hosted.jacobian, self._said))
         if self._clock is None and np.isfinite(task.tf):
@@ -292,12 +298,15 @@ class _Driven:
 
     def run(self, engine: Engine, monitor: Monitor) -> tuple[loop.Solve, Status, Kept]:
         if isinstance(self.control, PControl):  # other steps are as short as the user has them
-            judge = stops_where_unsteady(self._hosted.function, self._task.tf, self._said)
+            judge = stops_where_unsteady(
+                self._hosted.function, self._task.equation, self._task.tf, self._said
+            )
             monitor = monitor._replace(judge=judge)
         return engine.run(self._given, monitor)
 
     def learns(self, t: np.ndarray, means: np.ndarray) -> bool:
-        return self._clock is not None and self._clock.follow_along(t, means[:, 0])
+        read = self._task.equation.read
+        return self._clock is not None and self._clock.follow_along(t, read(means))  # type: ignore[arg-type]
 
     def start_evaluations(self, t: Any) -> int:
         return self._evaluations * (1 + self._restarts.passed(t))

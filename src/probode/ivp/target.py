@@ -16,6 +16,7 @@ import numpy as np
 from probode.base.errors import check_choice
 from probode.base.status import Status
 from probode.filter.control import Control, PControl
+from probode.ivp.result import state_at
 from probode.posterior.posterior import Posterior
 
 _MOST_ROUNDS = 6
@@ -63,11 +64,11 @@ class Target(NamedTuple):
         for name in ("global_rtol", "global_atol"):
             given = getattr(options, name)
             value = np.asarray(0.0 if given is None else given, float)
-            if value.ndim > 0 and value.shape != (embedding.n,):
-                raise ValueError(f"{name} must be a number or have shape ({embedding.n},).")
+            if value.ndim > 0 and value.shape not in ((embedding.size,), (embedding.n,)):
+                raise ValueError(f"{name} must be a number or have shape ({embedding.size},).")
             if not np.all(value >= 0.0):
                 raise ValueError(f"{name} must not be negative, got {given!r}.")
-            values.append(np.tile(value, 2) if embedding.is_complex and value.ndim else value)
+            values.append(embedding.repeated(value))
         if np.any(values[0] + values[1] <= 0.0):
             raise ValueError("global_rtol and global_atol must not both be zero.")
         return Target(values[0], values[1], options.global_at == "end")
@@ -76,8 +77,9 @@ class Target(NamedTuple):
         """``max |e_i| / w_i``: at most one where the target is met; infinite without a result."""
         if not bool(posterior.success):
             return np.inf
-        error = np.abs(np.asarray(posterior.global_error()))
-        weight = self.atol + self.rtol * np.abs(np.asarray(posterior.mean))
+        assert posterior.calibration is not None
+        error = np.abs(np.asarray(posterior.calibration.error))
+        weight = self.atol + self.rtol * np.abs(state_at(posterior)[0])
         rows = slice(-1, None) if self.at_end else slice(None)
         with np.errstate(divide="ignore", invalid="ignore"):
             parts = np.where(error[rows] == 0.0, 0.0, error[rows] / weight[rows])
@@ -145,7 +147,8 @@ def reach(
         if len(rounds) > 2 and measure > 0.7 * rounds[-2].measure:
             why = "a tighter tolerance no longer helps"
             break
-        exponent = _exponent(rounds, result[0].solver.order)
+        equation = result[0].method.equation
+        exponent = _exponent(rounds, equation.lowered(result[0].solver.order))
         change = (_AIM / measure) ** (1.0 / exponent)
         factor = max(factor * min(max(change, _LARGEST_CHANGE), 0.5), floor)
     best = min(rounds, key=lambda r: r.measure)

@@ -6,6 +6,7 @@ error it leaves, and how a solve starts. An equation of your own is a frozen dat
 differs from the explicit equation here; see ``docs/models.md``.
 """
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -55,6 +56,22 @@ class Equation(Part):
 
     def _arguments(self) -> str:
         return ", ".join("y" + "'" * i for i in range(self.order))
+
+    def check_arguments(self, args: tuple[Any, ...]) -> None:
+        """Refuse a function that cannot be called with ``t``, the derivatives and ``args``."""
+        given: Any = self.function
+        try:
+            signature = inspect.signature(given)
+        except (TypeError, ValueError):  # written in C
+            return
+        try:
+            signature.bind(0.0, *[None] * self.order, *args)
+        except TypeError as error:
+            extra = "".join(f", arg{i + 1}" for i in range(len(args)))
+            raise TypeError(
+                f"the function of {type(self).__name__} is called as f(t, {self._arguments()}"
+                f"{extra}), which {signature} does not take: {error}."
+            ) from None
 
     @property
     def form(self) -> "Equation":

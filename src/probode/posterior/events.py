@@ -8,9 +8,10 @@ import numpy as np
 from probode.base.limits import Limits
 from probode.base.status import Status
 from probode.filter.loop import Rows
+from probode.model.equation import Equation
 from probode.posterior.crossings import Crossing, Function, Search
 from probode.posterior.hermite import Curve
-from probode.posterior.outcome import Gaussian
+from probode.posterior.outcome import Gaussian, Joint
 from probode.posterior.paths import NodePath
 from probode.posterior.posterior import Posterior
 
@@ -74,18 +75,25 @@ def _search(events: Sequence[Event], convert: Convert) -> Search:
 class Watch:
     """Looks for terminal events chunk by chunk, on the filter's means."""
 
-    def __init__(self, events: Sequence[Event], convert: Convert) -> None:
+    def __init__(self, events: Sequence[Event], equation: Equation, convert: Convert) -> None:
+        self._equation = equation
         self.events = [event for event in events if np.isfinite(event.terminal)]
         self._search = _search(self.events, convert)
         self._counts = _Counts(self.events)
 
     def __call__(self, rows: Rows) -> int | None:
         """The number of these steps to keep, if a terminal event lies in them."""
-        curve = Curve(np.asarray(rows.t), np.asarray(rows.mean)[:, :_WATCHED])
+        curve = Curve(np.asarray(rows.t), _watched(self._equation, np.asarray(rows.mean)))
         for crossing in self._search(curve):
             if self._counts.is_last(crossing):
                 return crossing.step + 1
         return None
+
+
+def _watched(equation: Equation, means: np.ndarray) -> np.ndarray:
+    """Of a filter's means, those derivatives of the state that are used."""
+    found: np.ndarray = equation.stacked(means[:, : _WATCHED + equation.order - 1])
+    return found
 
 
 class _Counts:
@@ -128,19 +136,22 @@ def locate(
 ) -> Occurrences:
     """All events along a posterior, up to the first terminal one (or as time allows).
 
-    ``convert`` turns flat real states into what the user's functions expect.
+    ``convert`` turns flat real states (of an equation of order ``k`` all of ``y, ..., y^(k-1)``)
+    into what the user's functions expect.
     """
     limits = limits or Limits()
     path = cast(NodePath, posterior.path)  # every step was kept
     t = np.asarray(posterior.t)
-    curve = Curve(t, np.asarray(path.means), closed=path.smoothed is not None)
+    equation = posterior.method.equation
+    means = equation.stacked(np.asarray(path.means))
+    curve = Curve(t, means, closed=path.smoothed is not None)
     search = _search(events, convert)
     crossings, whole = _crossings(search, curve, limits)
     found, ended = _until_terminal(events, crossings)
     if posterior.status == Status.EVENT and whole and not ended:
         # The filter's mean has crossed zero in the last step, the smoothed one has not: the solve
         # has ended all the same.
-        last = Curve(t[-2:], np.asarray(path.rows.mean)[-2:, :_WATCHED])
+        last = Curve(t[-2:], _watched(equation, np.asarray(path.rows.mean)[-2:]))
         ending = [
             c for c in _search(events, convert)(last) if np.isfinite(events[c.event].terminal)
         ]
@@ -192,18 +203,18 @@ def _until_terminal(
     return crossings, False
 
 
-def _together(posterior: Posterior, t: np.ndarray, limits: Limits) -> list[Gaussian]:
+def _together(posterior: Posterior, t: np.ndarray, limits: Limits) -> list[Gaussian | Joint]:
     """The posterior at several times, in blocks of one size (the last time is repeated).
 
     One of them, and then as many as there is time for.
     """
     count = -(-len(t) // _TOGETHER) * _TOGETHER
     padded = np.append(t, np.repeat(t[-1], count - len(t)))
-    blocks: list[Gaussian] = []
+    blocks: list[Gaussian | Joint] = []
     for block in padded.reshape(-1, _TOGETHER):
         if blocks and limits.expired():
             break
-        blocks.append(posterior(block))
+        blocks.append(posterior.state(block))
     return blocks
 
 
@@ -211,7 +222,7 @@ class _States:
     """Solution and slope at the times of events, with the posterior there in blocks."""
 
     def __init__(
-        self, t: np.ndarray, mean: np.ndarray, slope: np.ndarray, blocks: list[Gaussian]
+        self, t: np.ndarray, mean: np.ndarray, slope: np.ndarray, blocks: list[Gaussian | Joint]
     ) -> None:
         self.t, self.mean, self.slope, self._blocks = t, mean, slope, blocks
         std = [np.reshape(block.std, (_TOGETHER, -1)) for block in blocks]

@@ -40,7 +40,7 @@ def finite_difference_jacobian(
             values = columns(t, states)
         else:
             values = np.stack([function(t, states[:, k]) for k in range(len(groups))], axis=1)
-        result = np.zeros((n, n))
+        result = np.zeros((f.size, n))
         for k, group in enumerate(groups):
             change = values[:, k] - f
             for i in group:
@@ -65,7 +65,7 @@ def _dense(
 
     def jacobian(t: float, y: np.ndarray, f: np.ndarray) -> np.ndarray:
         size = _sizes(y)
-        result = np.empty((y.size, y.size))
+        result = np.empty((y.size, f.size))
         moved = y.copy()
         for k in range(y.size):
             moved[k] += size[k]
