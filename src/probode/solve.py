@@ -344,7 +344,7 @@ def _control(
             f"control must be PIControl(rtol, atol) or PControl(rtol, atol), got {control!r}."
         )
     if equation.order > 1:
-        control = _for_each(control, equation, shape[1:])
+        control = for_each_derivative(control, equation, shape[1:])
     return control.flat(shape).within(longest)
 
 
@@ -424,7 +424,7 @@ def _initial_values(y0: Any, equation: Equation) -> tuple[Array, tuple[int, ...]
     return values, shape
 
 
-def _for_each(control: PControl, equation: Equation, shape: tuple[int, ...]) -> PControl:
+def for_each_derivative(control: PControl, equation: Equation, shape: tuple[int, ...]) -> PControl:
     """Tolerances of the shape of ``y`` hold for each of the derivatives that are given with it."""
     k = equation.order
 

@@ -182,20 +182,25 @@ def may_lack_derivatives(field: Field) -> bool:
         return True
 
 
-def guarded_jacobian(vector_field: Callable[..., Any], jac: Any) -> Any:
+def guarded_jacobian(vector_field: Callable[..., Any], jac: Any, order: int = 1) -> Any:
     """A function for ``jac=`` that gives ``jac``, or else the derivative, with zeros for NaN, Inf.
 
-    What :meth:`Field.guard` does, for functions that are not traced yet.
+    What :meth:`Field.guard` does, for functions that are not traced yet; of an equation of this
+    ``order``, which take so many derivatives.
     """
     if jac is not None and not callable(jac):
         return jac
 
-    def derivative(t: Any, y: Any, *args: Any) -> Array:
-        matrix = jax.jacfwd(lambda y: jnp.ravel(jnp.asarray(vector_field(t, y, *args))))(y)
-        return matrix.reshape(y.size, y.size)
+    def derivative(t: Any, *given: Any) -> Array:
+        def value(*parts: Any) -> Array:
+            return jnp.ravel(jnp.asarray(vector_field(t, *parts, *given[order:])))
 
-    def guarded(t: Any, y: Any, *args: Any) -> Array:
-        matrix = jnp.asarray((jac or derivative)(t, y, *args))
+        found = jax.jacfwd(value, tuple(range(order)))(*given[:order])
+        d = given[0].size
+        return jnp.concatenate([matrix.reshape(d, d) for matrix in found], axis=1)
+
+    def guarded(t: Any, *given: Any) -> Array:
+        matrix = jnp.asarray((jac or derivative)(t, *given))
         return jnp.where(jnp.isfinite(matrix), matrix, 0.0)
 
     return guarded

@@ -299,7 +299,7 @@ class _Driven:
     def run(self, engine: Engine, monitor: Monitor) -> tuple[loop.Solve, Status, Kept]:
         if isinstance(self.control, PControl):  # other steps are as short as the user has them
             judge = stops_where_unsteady(
-                self._hosted.function, self._task.equation, self._task.tf, self._said
+                self._hosted.function, self._task.tf, self._said, self._task.equation
             )
             monitor = monitor._replace(judge=judge)
         return engine.run(self._given, monitor)
