@@ -11,6 +11,7 @@ from probode.filter.solvers import EK0, EK1, DiagonalEK1
 from probode.filter.start import DiffuseStart, RungeKuttaStart, TaylorStart
 from probode.model.diffusion import Diffusion, DynamicDiffusion, FixedDiffusion
 from probode.model.equation import Equation, FirstOrder
+from probode.model.ioup import IOUP
 from probode.model.matern import Matern
 from probode.model.prior import IWP, Prior
 from probode.model.second_order import SecondOrder
@@ -30,6 +31,7 @@ install()  # modules under names they had before
 __all__ = [
     "EK0",
     "EK1",
+    "IOUP",
     "IWP",
     "DiagonalEK1",
     "DiffuseStart",

@@ -312,7 +312,7 @@ def _stats(method: Method, final: loop.Solve, extra: int, evaluated: str) -> Sta
         accepted=accepted,
         rejected=attempted - accepted,
         f_evaluations=method.f_evaluations(attempted, accepted) + extra,
-        jacobian_evaluations=0 if method.jacobian == "none" else attempted,
+        jacobian_evaluations=method.jacobian_evaluations(attempted, accepted),
         path=evaluated,
     )
 

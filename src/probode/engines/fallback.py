@@ -88,7 +88,8 @@ class Fallback(Given):
             return False
         t, y = float(solve.state.t), np.asarray(solve.state.mean)
         h = float(solve.control.h)
-        predicted = method.equation.read(method.prior.predict_mean(jnp.asarray(y), jnp.asarray(h)))
+        prior = method.prior.over(jnp.asarray(h), solve.state.drift)
+        predicted = method.equation.read(prior.predict_mean(jnp.asarray(y), jnp.asarray(h)))
         now = np.asarray(method.equation.read(jnp.asarray(y)))
         for time, state in ((t, now), (t + h, np.asarray(predicted))):
             f, jacobian = map(np.asarray, _linearised(method.jacobian, field, time, state))

@@ -36,6 +36,7 @@ from probode.global_error.sweeps import Sweeps
 from probode.global_error.transport import Carry
 from probode.model.diffusion import DynamicDiffusion, Evidence, FixedDiffusion
 from probode.model.equation import FirstOrder
+from probode.model.ioup import IOUP
 from probode.model.matern import Matern
 from probode.model.prior import IWP
 from probode.model.second_order import SecondOrder
@@ -65,7 +66,7 @@ _CLASSES: dict[str, type] = {
         *(Saving, Solve, State, Kernel, ControlState, Counts),
         *(EK0, EK1, DiagonalEK1, FixedDiffusion, DynamicDiffusion),
         *(TaylorStart, RungeKuttaStart, DiffuseStart),
-        *(Method, IWP, Matern, FirstOrder, SecondOrder, Isotropic, BlockDiagonal, Dense),
+        *(Method, IWP, IOUP, Matern, FirstOrder, SecondOrder, Isotropic, BlockDiagonal, Dense),
     )
 }
 """What a saved posterior may be made of."""

@@ -173,7 +173,7 @@ class NodePath(Path):
             at: Any = new
             inputs = filtered, right, scale, at
             inside = in_blocks(partial(_predict_block, method), inputs, state_bytes(method))
-            inserted = Rows(at, inside.h, scale, inside.mean, pack(inside.factor))
+            inserted = Rows(at, inside.h, scale, inside.mean, pack(inside.factor), inside.drift)
             joined = jax.tree.map(lambda a, b: np.concatenate([a, b]), rows, inserted)
             # The noise of a step belongs to its whole length: keep that length with it.
             whole = np.concatenate([np.r_[1.0, np.diff(rows.t)], right.t - filtered.t])
