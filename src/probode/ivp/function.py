@@ -17,6 +17,7 @@ from probode.global_error.in_python import HostProblem
 from probode.ivp.jacobian import UserJacobian
 from probode.ivp.options import Options
 from probode.ivp.result import Embedding
+from probode.model.invariant import Bounds
 from probode.programs.arithmetic import Guard
 from probode.programs.clock import Clock
 from probode.programs.field import Field, trace_field
@@ -77,7 +78,7 @@ class UserFunction(NamedTuple):
             (self.fun, self.options.jac),
             self.args,
             *(y0.shape, self.vectorized, self.embedding, self.solver.jacobian),
-            *(self.options.lband, self.options.uband),
+            *(self.options.lband, self.options.uband, self._box_key()),
         )
         found: Traced | None = KNOWN.get(
             key and key.exact,
@@ -117,7 +118,7 @@ class UserFunction(NamedTuple):
                 _say_untraceable(self.fun)
             return None
         checks = 0 if found.is_of_jax else _CHECKS if not certain else int(found.is_cheap)
-        field = self._field(found.function, t0, y0, lifted)
+        field = self._field(self._inside(found.function), t0, y0, lifted)
         return Traced(field, found.path, checks, lifted)
 
     def still_holds(self, traced: Traced, t: np.ndarray, mean: np.ndarray) -> bool:
@@ -128,7 +129,9 @@ class UserFunction(NamedTuple):
         if traced.checks == 0:
             return True
         field = traced.field
-        single = Guard(self.fun, float(t[0]), np.asarray(mean[0, 0])).over(self._single())
+        single = Guard(self.fun, float(t[0]), np.asarray(mean[0, 0])).over(
+            self._inside(self._single())
+        )
 
         def value(i: int) -> np.ndarray:
             y = np.array(mean[i, 0])
@@ -155,7 +158,7 @@ class UserFunction(NamedTuple):
 
     def on_host(self, guard: Guard, n: int) -> HostField:
         """Called from Python, with the user's Jacobian or finite differences."""
-        single, arguments = self._single(), self.args
+        single, arguments = self._inside(self._single()), self.args
 
         def call(t: float, y: np.ndarray) -> np.ndarray:
             value = np.asarray(single(t, y.copy(), *arguments), float)
@@ -170,9 +173,22 @@ class UserFunction(NamedTuple):
         function = guard.over(call)
         return HostField(function, self._host_jacobian(function, guard, n))
 
+    def slope(self, t0: float, y0: np.ndarray) -> np.ndarray:
+        """``f`` at the start."""
+        return self.on_host(Guard(self.fun, t0, y0), y0.size).function(t0, y0)
+
     def clock(self, t0: float, t1: float) -> Clock:
         """What follows ``t`` through the function."""
-        return Clock(self._single(), self.args, t0, t1)
+        return Clock(self._inside(self._single()), self.args, t0, t1)
+
+    def _inside(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """``function(t, y, *args)`` asked within the bounds only."""
+        box: Bounds | None = self.options.bounds
+        return function if box is None else box.around(function)
+
+    def _box_key(self) -> Any:
+        box: Bounds | None = self.options.bounds
+        return None if box is None else np.stack([box.low, box.high]).tobytes()
 
     def _single(self) -> Callable[..., Any]:
         """``fun`` for one state in real form."""
@@ -220,7 +236,9 @@ class UserFunction(NamedTuple):
         if self.options.jac is None or self.solver.jacobian == "none":
             return None
         diagonal = self.solver.jacobian == "diagonal" and not self.embedding.is_complex
-        return UserJacobian(self.options.jac, self.options, self.embedding, diagonal)
+        jac = self.options.jac
+        jac = self._inside(jac) if callable(jac) else jac
+        return UserJacobian(jac, self.options, self.embedding, diagonal)
 
     def _host_jacobian(
         self, function: Callable[[float, np.ndarray], np.ndarray], guard: Guard, n: int
@@ -237,7 +255,7 @@ class UserFunction(NamedTuple):
             constant = jacobian.on_real_form(0.0, np.zeros(2 * embedding.n), arguments)
             return lambda t, y, f: constant
         columns: Any = None
-        if self.vectorized and not embedding.is_complex:
+        if self.vectorized and not embedding.is_complex and options.bounds is None:
 
             def columns(t: float, states: np.ndarray) -> np.ndarray:
                 try:

@@ -40,6 +40,8 @@ class Options(NamedTuple):
     time_limit: float | None = None
     max_memory: float | str | None = None
     callback: Callable[[Progress], Any] | None = None
+    invariants: Any = None
+    bounds: Any = None
 
     @classmethod
     def read(cls, options: dict[str, Any]) -> "Options":
