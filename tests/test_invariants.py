@@ -166,9 +166,12 @@ def swinging(t, y, v):
     return 0.5 * v**2 - jnp.cos(y) + jnp.cos(1.0)
 
 
-@pytest.mark.parametrize("g", [swinging, lambda y, v: swinging(0.0, y, v)], ids=["t-y-v", "y-v"])
-def test_second_order_has_invariants_of_value_and_velocity(g):
-    for solver in (EK0(4), EK1(4)):
+@pytest.mark.parametrize("solver", [EK1(3), pytest.param(EK0(4), marks=pytest.mark.slow)])
+def test_second_order_has_invariants_of_value_and_velocity(solver):
+    def both_swinging(y, v):
+        return swinging(0.0, y, v)
+
+    for g in (swinging, both_swinging):
         posterior = probode.solve(
             SecondOrder(swing), (0, 8), (1.0, 0.0), solver=solver, control=LOOSE, invariants=g
         )
@@ -176,15 +179,6 @@ def test_second_order_has_invariants_of_value_and_velocity(g):
             y = posterior.mean if at is None else posterior(at).mean
             v = posterior.derivative(at).mean
             assert np.max(abs(0.5 * v**2 - np.cos(y) + np.cos(1.0))) < ROUNDING
-        times = np.linspace(0, 8, 3)
-        saved = probode.solve(
-            *(SecondOrder(swing), (0, 8), (1.0, 0.0)),
-            solver=solver,
-            control=LOOSE,
-            invariants=g,
-            save_at=times,
-        )
-        np.testing.assert_allclose(saved.mean, posterior(times).mean, atol=1e-10)
 
 
 def in_numpy(t, y):

@@ -6,9 +6,10 @@ the nearest one that fulfils it by Newton's method ::
 
     u ← u - W Aᵀ (A Aᵀ)⁻¹ g(t, u),      A = g'(u) W
 
-until only rounding is left. Distances are in units ``W`` of the standard deviations or, where these
-do not tell components apart, of the tolerances. To first order that takes away the part of the
-error across the manifold and leaves the part along it: in these units it does not grow. (Fed back
+until only rounding is left. Distances are in units ``W`` between standard deviations, which tell
+how sure each component is, and tolerances, which tell how much it matters. To first order that
+takes away the part of the error across the manifold and leaves the part along it: in these units it
+does not grow. (Fed back
 into the steps it may grow a hundredfold: the value of a filter at a node has an error that the next
 steps would take back, and that a projection makes permanent.) A covariance goes along:
 ``(I - K g') P (I - K g')ᵀ`` with the gain ``K`` above.
@@ -27,10 +28,10 @@ from jaxtyping import Array, Float
 
 from probode.base.compile import compiled
 from probode.base.record import record
-from probode.model.gaussian import norm
+from probode.model.gaussian import norm, safe_sqrt
 
 _TRACE = 1e-9
-"""Of the tolerances in the units: of what is known exactly, as the start is, no other is left."""
+"""Of the tolerances in the units: all that is left where a state is known exactly."""
 _ITERATIONS = 5
 """Newton's method doubles the digits: a hundredth becomes rounding in four."""
 _WITH_BOUNDS = 12
@@ -89,10 +90,10 @@ class Constraint:
         """Whether only Python can evaluate the invariants."""
         return isinstance(self.invariants, HostInvariants)
 
-    def weight(self, u: Float[Array, "*t m"], std: Float[Array, "*t m"] | None) -> Any:
-        """``W``: standard deviations, if there are any, with a trace of the tolerances."""
+    def weight(self, u: Float[Array, "*t m"], std: Float[Array, "*t m"]) -> Any:
+        """``W``: the geometric mean of standard deviations and tolerances, and never zero."""
         tolerance = self.atol + self.rtol * abs(u)
-        return tolerance if std is None else std + _TRACE * tolerance
+        return safe_sqrt(std * tolerance) + _TRACE * tolerance
 
     def land(self, t: Array, u: Float[Array, " m"], weight: Float[Array, " m"]) -> Landed:
         """The nearest state that fulfils all; where there is no finite one, the state as it is."""

@@ -32,7 +32,7 @@ from probode.model.invariant import (
     check_count,
     listed,
 )
-from probode.model.structure import Dense, Isotropic
+from probode.model.structure import Dense
 from probode.programs.field import Field, bind_values
 from probode.programs.stored import StoredField, stored
 
@@ -123,17 +123,12 @@ class Held:
 
 
 def hold(constraint: Constraint, method: Method, t: Any, one: One) -> Held:
-    """States at times ``(N,)`` held; ``one(k)`` has means and factor columns of derivative ``k``.
-
-    The units are standard deviations, unless these are the same for all components.
-    """
+    """States at times ``(N,)`` held, from the means and factor columns of all that ``g`` reads."""
     found = [one(k) for k in range(method.equation.order)]
     xp: Any = np if on_host(found[0][0]) else jax.numpy
-    u, std = xp.concatenate([mean for mean, _ in found], axis=-1), None
     with double_precision():
-        if not isinstance(method.structure, Isotropic):
-            parts = [method.structure.std(columns) for _, columns in found]
-            std = xp.concatenate(parts, axis=-1)
+        u = xp.concatenate([mean for mean, _ in found], axis=-1)
+        std = xp.concatenate([method.structure.std(columns) for _, columns in found], axis=-1)
         weight = constraint.weight(u, std)
         return Held(constraint, _land(constraint, t, u, weight), weight)
 
