@@ -252,7 +252,9 @@ def test_steps_at_which_the_integrated_wiener_process_diverges() -> None:
         return laplacian @ u - u * slope / (2.0 * width)
 
     start = np.sin(3.0 * np.pi * x) ** 3 * (1.0 - x) ** 1.5
-    true = probode.solve(burgers, (0.0, 1.0), start, solver=EK1(5), control=TIGHT, save_at=1.0).mean[-1]
+    true = probode.solve(
+        burgers, (0.0, 1.0), start, solver=EK1(5), control=TIGHT, save_at=1.0
+    ).mean[-1]
 
     def error(solver: probode.EK1) -> float:
         made = probode.solve(burgers, (0.0, 1.0), start, solver=solver, step=0.1, smooth=False)

@@ -30,7 +30,9 @@ from probode.filter.step import Method
 from probode.global_error.beside import Beside
 from probode.global_error.schemes import MODES, scheme_for
 from probode.model.equation import Equation, FirstOrder, as_equation, check_equation
+from probode.model.invariant import check_start, read_bounds
 from probode.posterior.finish import calibrated, run_and_finish
+from probode.posterior.held import constraint_for, type_of
 from probode.posterior.paths import NodePath, Path, SavedPath
 from probode.posterior.posterior import Posterior, Problem, Stats
 from probode.programs.field import bind
@@ -55,6 +57,8 @@ def solve(
     time_limit: float | None = None,
     max_memory: float | str | None = None,
     callback: Callable[[Progress], Any] | None = None,
+    invariants: Any = None,
+    bounds: Any = None,
 ) -> Posterior:
     """Solve ``y' = f(t, y)``, ``y(t0) = y0`` (or another equation); return a posterior over ``y``.
 
@@ -107,6 +111,13 @@ def solve(
         that would need more ends with what it has and ``Status.MEMORY_LIMIT``.
     callback
         Called a few times a second with the progress; returning something true stops the solve.
+    invariants
+        ``g(t, y, *args)`` (or ``g(y)``; for :class:`SecondOrder` ``g(t, y, v, *args)``), a number
+        or an array that is zero along the solution, or a list of such functions: means and samples
+        are moved to where it is zero to rounding, see ``docs/models.md``.
+    bounds
+        ``(low, high)``, numbers or of the shape of ``y``: means and samples are put inside, and
+        ``f`` is never evaluated outside. ``(0, np.inf)`` for ``y >= 0``.
 
     Returns
     -------
@@ -127,10 +138,15 @@ def solve(
     max_steps = check_limits(max_steps, callback)
     with double_precision(), one_blas_thread():
         t0, t1 = _span(t_span)
-        equation = as_equation(vector_field)
+        equation, given_type = as_equation(vector_field), type_of(y0)
         y0, shape = _initial_values(y0, equation)
         if equation.order > 1 and isinstance(args, tuple | list):
             equation.check_arguments(tuple(args))
+        box = None if bounds is None else read_bounds(bounds, y0 if equation.order == 1 else y0[0])
+        if box is not None:
+            assert equation.function is not None
+            equation = dataclasses.replace(equation, function=box.around(equation.function))
+            jac = box.around(jac) if callable(jac) else jac
         grid = None if grid is None else _grid(grid, t0, t1)
         times = None if save_at is None else _save_times(save_at, t0, t1)
         diagonal = solver.jacobian == "diagonal"
@@ -141,6 +157,7 @@ def solve(
         method = solver.method(field.d, *other)
         check_equation(equation, field, method.structure, method.jacobian)
         flat = y0.reshape(-1)
+        held = constraint_for(invariants, box, equation, t0, y0, args, steps)
         traced = is_traced(method, field, steps, t0, t1, flat, times) or inside_trace()
         if traced and times is None and grid is None:
             raise ValueError(
@@ -161,6 +178,10 @@ def solve(
                 start = partial(value_at, field, flat)
                 restarts = Restarts.around(found, float(t0), float(t1), start)
         given = Fallback(inputs, restarts)
+        if held is not None and not traced:
+            value: Any = value_at(field, flat, float(t0))
+            slope = np.concatenate([flat[field.d :], np.asarray(equation.explicit(value))])
+            check_start(held, t0, flat, slope, given_type)
         beside = None
         if calibration != "model" and times is not None:
             beside = Beside(scheme_for(method, False, calibration))
@@ -182,16 +203,19 @@ def solve(
             return calibrated(made, known.field, calibration, limits)
 
         if traced:
-            solved = _solve_traced(engine, inputs, times, wanted, grid, smooth, max_steps, beside)
-            return finish(*solved, limits)
+            path, final, status = _solve_traced(
+                engine, inputs, times, wanted, grid, smooth, max_steps, beside
+            )
+            return finish(path.held_to(method, held), final, status, limits)
         monitor = Monitor(limits, max_steps, callback, shape)
         if times is not None:
             _check_saved_memory(method, len(times), smooth, limits)
-            return finish(
-                *_solve_saving(engine, given, times, wanted, smooth, monitor, beside), limits
-            )
+            saved = _solve_saving(engine, given, times, wanted, smooth, monitor, beside)
+            path, final, status = saved
+            return finish(path.held_to(method, held), final, status, limits)
         monitor = monitor.bounded(method, smooth, calibration != "model")
-        posterior = run_and_finish(partial(engine.run, given), smooth, monitor, finish)
+        run = partial(engine.run, given)
+        posterior = run_and_finish(run, smooth, monitor, finish, constraint=held)
         assert posterior is not None
         return posterior
 

@@ -13,6 +13,7 @@ from probode.base.precision import double_precision
 from probode.base.status import Status
 from probode.filter.control import Control, GridSteps, PControl, PIControl
 from probode.global_error.schemes import MODES
+from probode.ivp.constraint import box_of
 from probode.ivp.method import METHODS, read_method, say_if_unstable, single_state, solvers_for
 from probode.ivp.options import Options, read_tolerances
 from probode.ivp.result import Constant, Embedding, OdeResult, Solution, state_at
@@ -103,6 +104,9 @@ def solve_ivp(
         A tolerance on the answer: ``global_rtol``, ``global_atol`` (numbers or arrays; then
         ``rtol`` and ``atol`` are only where to begin), met over the whole interval or, with
         ``global_at="end"``, at its end.
+        What the solution keeps to: ``invariants`` (functions ``g(t, y, *args)`` or ``g(y)`` that
+        are zero along it) and ``bounds`` (a pair ``(low, high)``, ``(0, np.inf)`` for ``y >= 0``),
+        see ``docs/models.md``.
 
     Returns
     -------
@@ -138,10 +142,13 @@ def solve_ivp(
 
     order = equation.order
     embedding = Embedding(start.size // order, np.iscomplexobj(start), order)
+    box = box_of(chosen, start, embedding)
+    chosen = chosen._replace(bounds=box)
     control = _control(chosen, t0, tf, embedding)
     watched = None if events is None else _prepared_events(events, arguments)
     single = single_state(fun, arguments, bool(vectorized), equation)
     plain = Guard(fun, t0, start).over(single)
+    plain = plain if box is None else box.around(plain)
     solvers = solvers_for(kind, chosen, control, plain, t0, tf, start, order)
 
     def output(posterior: Posterior, limits: Limits) -> None:

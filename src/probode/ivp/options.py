@@ -41,6 +41,8 @@ class Options(NamedTuple):
     max_memory: float | str | None = None
     callback: Callable[[Progress], Any] | None = None
     second_order: bool = False
+    invariants: Any = None
+    bounds: Any = None
 
     @classmethod
     def read(cls, options: dict[str, Any]) -> "Options":

@@ -28,12 +28,14 @@ from probode.filter.solvers import Solver, with_start
 from probode.filter.step import Method
 from probode.global_error.in_python import HostProblem
 from probode.ivp.choice import Candidate
+from probode.ivp.constraint import constraint_of
 from probode.ivp.function import Traced, UserFunction, host_problem
 from probode.ivp.method import say_if_costly
 from probode.ivp.options import Options
 from probode.ivp.result import Embedding
 from probode.ivp.target import Integrated
 from probode.model.equation import Equation, FirstOrder, check_equation
+from probode.model.invariant import Constraint
 from probode.posterior import events
 from probode.posterior.chosen import ChosenPath
 from probode.posterior.finish import calibrated, run_and_finish
@@ -135,14 +137,19 @@ class Task:
             traced = user.traced(self.t0, self.tf, y0)
             if traced is not None:
                 check_equation(self.equation, traced.field, method.structure, method.jacobian)
+            held = constraint_of(
+                *(options, options.bounds, control, (self.t0, self.tf), y0, self.arguments),
+                *(embedding, partial(user.slope, self.t0, y0)),
+            )
             ways: list[_Way] = [] if traced is None else [_Compiled(self, solver, traced)]
             posterior = None
             for way in (*ways, _Driven(self, solver, user)):
                 way.prepare(method, control, y0, suspects)
-                posterior = self._run(engine, way, method, callback, budget)
+                run = partial(self._run, engine, way, method, callback, budget, held)
+                posterior = run()
                 if posterior is not None and way.learns(*_steps_of(posterior.path)):
                     way.prepare(method, control, y0, suspects)
-                    posterior = self._run(engine, way, method, callback, budget)
+                    posterior = run()
                 if posterior is None:
                     return None
                 if traced is None or user.still_holds(traced, *_steps_of(posterior.path)):
@@ -160,7 +167,13 @@ class Task:
         return posterior, str(stats.path), counts
 
     def _run(
-        self, engine: Engine, way: "_Way", method: Method, callback: Any, budget: int | None
+        self,
+        engine: Engine,
+        way: "_Way",
+        method: Method,
+        callback: Any,
+        budget: int | None,
+        held: Constraint | None,
     ) -> Posterior | None:
         options, embedding, watch = self.options, self.embedding, None
         shape = (embedding.d,)
@@ -181,7 +194,7 @@ class Task:
 
         return run_and_finish(
             *(partial(way.run, engine), options.smooth, monitor, finish),
-            *(self.output, self.times, budget),
+            *(self.output, self.times, budget, held),
         )
 
 

@@ -36,12 +36,14 @@ from probode.global_error.sweeps import Sweeps
 from probode.global_error.transport import Carry
 from probode.model.diffusion import DynamicDiffusion, Evidence, FixedDiffusion
 from probode.model.equation import FirstOrder
+from probode.model.invariant import Constraint, Landed
 from probode.model.ioup import IOUP
 from probode.model.matern import Matern
 from probode.model.prior import IWP
 from probode.model.second_order import SecondOrder
 from probode.model.structure import BlockDiagonal, Dense, Isotropic
 from probode.posterior.chosen import ChosenPath, Trail
+from probode.posterior.held import Held
 from probode.posterior.paths import NodePath, SavedPath
 from probode.posterior.posterior import Posterior, Problem, Stats, component_names, one_solve
 
@@ -63,7 +65,7 @@ _CLASSES: dict[str, type] = {
     for cls in (
         *(Posterior, NodePath, SavedPath, ChosenPath, Trail, Rows, Marginals, Stats, Evidence),
         *(Calibration, Problem, Tracker, Step, Carry, Tally, Newton, Sweeps, Collocation),
-        *(Saving, Solve, State, Kernel, ControlState, Counts),
+        *(Saving, Solve, State, Kernel, ControlState, Counts, Held, Landed),
         *(EK0, EK1, DiagonalEK1, FixedDiffusion, DynamicDiffusion),
         *(TaylorStart, RungeKuttaStart, DiffuseStart),
         *(Method, IWP, IOUP, Matern, FirstOrder, SecondOrder, Isotropic, BlockDiagonal, Dense),
@@ -238,6 +240,8 @@ def _encode(value: Any, name: str, arrays: dict[str, np.ndarray]) -> Any:
         return {"array": name}
     if isinstance(value, Problem):
         return {"class": "Problem"}  # programs cannot be stored: a loaded posterior has none
+    if isinstance(value, Constraint):
+        return None  # nor can the functions of invariants
     if _CLASSES.get(type(value).__name__) is type(value):
         fields = {
             field: _encode(getattr(value, field), f"{name}.{field}", arrays)
