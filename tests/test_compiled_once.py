@@ -36,6 +36,20 @@ def compilations():
     found.extend(_COMPILED[before:])
 
 
+def test_other_numbers_in_invariants_do_not_compile_again():
+    def held(start, upper):
+        y0 = np.array([start, 0.0])
+        g = lambda y: jnp.sum(y**2 - y0**2)  # noqa: E731
+        turn = lambda t, y: jnp.stack([y[1], -y[0]])  # noqa: E731
+        box = (-upper, upper)
+        return probode.solve(turn, (0.0, 1.0), y0, solver=EK0(2), bounds=box, invariants=g)
+
+    held(1.0, 2.0)
+    with compilations() as found:
+        held(1.5, 3.0)
+    assert not found
+
+
 def unlisted(t, y, rates):
     """A field that no kernel can list: it has to be compiled."""
     return predator_prey(t, y, rates) * jnp.exp(jax.lax.lgamma(2.0 + 0.0 * y))

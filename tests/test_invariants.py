@@ -203,6 +203,30 @@ def test_solve_ivp_takes_functions_as_they_are(fun, g):
     assert np.all(abs(result.y.T - reference(t))[1:] < 5 * result.y_std.T[1:])
 
 
+def test_states_at_events_fulfil_them():
+    def crossing(t, y):
+        return y[1]
+
+    crossing.terminal = 2
+    result = solve_ivp(in_numpy, (0, 100), START, EK1(3), events=crossing, invariants=both_in_numpy)
+    assert result.status == 1 and len(result.t_events[0]) == 2
+    assert violation(result.y_events[0]) < ROUNDING and violation(result.y.T) < ROUNDING
+
+
+def both_in_numpy(y):
+    return np.array([length(y), energy(y)])
+
+
+def test_a_large_solve_at_chosen_times(monkeypatch):
+    t = np.linspace(*SPAN, 5)
+    full = solve_ivp(in_numpy, SPAN, START, EK1(3), invariants=both_in_numpy, t_eval=t)
+    monkeypatch.setattr("probode.engines.kept.SPARSE_FROM", 2000)
+    sparse = solve_ivp(in_numpy, SPAN, START, EK1(3), invariants=both_in_numpy, t_eval=t)
+    assert type(sparse.posterior.path).__name__ == "ChosenPath"
+    np.testing.assert_allclose(sparse.y, full.y, atol=1e-14)
+    np.testing.assert_allclose(sparse.y_std, full.y_std, rtol=1e-6)
+
+
 def test_a_tolerance_on_the_answer_is_met():
     result = solve_ivp(in_numpy, SPAN, START, method=EK1(3), invariants=length, global_rtol=1e-4)
     assert result.success and np.max(abs(length(result.y[:, -1]))) < ROUNDING
@@ -234,7 +258,7 @@ def test_inside_jit_vmap_and_grad():
     assert violation(means[0]) < ROUNDING and violation(between[0]) < ROUNDING
     np.testing.assert_allclose(squares, [1.0, 4.0], rtol=ROUNDING)
     # The invariant says how the length of the end depends on the start.
-    np.testing.assert_allclose(slopes, 2 * starts, atol=1e-13)
+    np.testing.assert_allclose(slopes, 2 * np.asarray(starts), atol=1e-13)
     outside = probode.solve(rigid, (0.0, 1.0), START, solver=EK0(2), grid=grid, invariants=both)
     np.testing.assert_allclose(means[0], outside.mean, atol=1e-14)
 

@@ -158,7 +158,7 @@ def solve(
         check_equation(equation, field, method.structure, method.jacobian)
         flat = y0.reshape(-1)
         held = constraint_for(invariants, box, equation, t0, y0, args, steps)
-        traced = is_traced(method, field, steps, t0, t1, flat, times) or inside_trace()
+        traced = is_traced(method, field, steps, t0, t1, flat, times, held) or inside_trace()
         if traced and times is None and grid is None:
             raise ValueError(
                 "solve inside jit, vmap or grad needs an output of known size: pass save_at (the "

@@ -166,7 +166,11 @@ def locate(
     which, times, step, part = (
         np.array([getattr(c, name) for c in found]) for name in ("event", "t", "step", "s")
     )
-    at = _States(times, curve(step, part), curve.slope(step, part), blocks)
+    mean = curve(step, part)
+    if path.held is not None:  # a curve through states on a manifold leaves it between them
+        parts = [np.reshape(block.mean, (_TOGETHER, -1)) for block in blocks]
+        mean = np.concatenate(parts)[: len(times)]
+    at = _States(times, mean, curve.slope(step, part), blocks)
     time_std = at.time_std(search, which, (t.min(), t.max()))
     mine = [which == k for k in range(len(events))]
     return Occurrences(

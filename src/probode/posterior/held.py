@@ -20,6 +20,7 @@ from probode.base.precision import double_precision, on_host
 from probode.base.record import record
 from probode.base.said import first_time, logger
 from probode.engines.dense_output import in_blocks
+from probode.engines.kept import padded
 from probode.filter.control import Control, PControl, PIControl
 from probode.filter.step import Method
 from probode.model.equation import Equation
@@ -67,6 +68,9 @@ def type_of(y0: Any) -> Any:
     single = any(getattr(part, "dtype", None) == np.float32 for part in parts)
     return np.float32 if single else np.float64
 
+
+_FEW, _MANY = 64, 1024
+"""States that are moved at once: few sizes, so that few programs are compiled."""
 
 One = Callable[[int], tuple[Any, Any]]
 """Mean and factor columns of the ``k``-th derivative, in plain units."""
@@ -155,16 +159,17 @@ def _restored(content: bytes | None, landed: Landed, weight: Array) -> Held:
 def _land(constraint: Constraint, t: Any, u: Any, weight: Any) -> Landed:
     """States ``(N, m)`` at times ``(N,)`` on the manifold."""
     if constraint.on_host:
-        rows = zip(np.asarray(t), np.asarray(u), np.asarray(weight), strict=True)
-        stacked: Landed = jax.tree.map(
-            lambda *xs: np.stack(xs), *[constraint.land(*row) for row in rows]
-        )
+        each = zip(np.asarray(t), np.asarray(u), np.asarray(weight), strict=True)
+        found = [constraint.land(*one) for one in each]
+        stacked: Landed = jax.tree.map(lambda *xs: np.stack(xs), *found)
         return stacked
     if not (on_host(u) and on_host(t)):
         return jax.vmap(constraint.land)(t, u, weight)
-    block = partial(_land_block, constraint)
-    made: Landed = in_blocks(block, (t, u, weight), 8 * 4 * u.shape[1])
-    return made
+    block, rows = partial(_land_block, constraint), len(t)
+    size = _FEW if rows <= _FEW else -(-rows // _MANY) * _MANY
+    inputs = (t, u, weight) if rows == 0 else [padded(x, size) for x in (t, u, weight)]
+    made: Landed = in_blocks(block, tuple(inputs), 8 * 4 * u.shape[1])
+    return jax.tree.map(lambda x: x[:rows], made)
 
 
 @compiled(alone=False)

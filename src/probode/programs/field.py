@@ -289,8 +289,8 @@ def _trace(function: Callable[..., Array], t: Array, y: Array, data: list[Any]) 
         return trace(function, t, y, *data)
     except NEEDS_VALUES as error:
         error.add_note(
-            "probode.solve traces the vector field with JAX: write it with jax.numpy instead of "
-            "numpy, and replace value-dependent branches by jnp.where or jax.lax.cond. "
+            "probode.solve traces the functions it is given with JAX: write them with jax.numpy "
+            "instead of numpy, and replace value-dependent branches by jnp.where or jax.lax.cond. "
             "probode.solve_ivp takes plain NumPy and Python functions as they are."
         )
         raise
