@@ -30,6 +30,8 @@ from probode.filter.step import Method
 from probode.global_error.beside import Beside
 from probode.global_error.schemes import MODES, scheme_for
 from probode.model.equation import Equation, FirstOrder, as_equation, check_equation
+from probode.model.implicit import Implicit
+from probode.model.mass_matrix import MassMatrix
 from probode.posterior.finish import calibrated, run_and_finish
 from probode.posterior.paths import NodePath, Path, SavedPath
 from probode.posterior.posterior import Posterior, Problem, Stats
@@ -128,14 +130,17 @@ def solve(
     with double_precision(), one_blas_thread():
         t0, t1 = _span(t_span)
         equation = as_equation(vector_field)
+        equation = equation.suited(solver.jacobian, solver.initialization.name)
         y0, shape = _initial_values(y0, equation)
         if equation.order > 1 and isinstance(args, tuple | list):
             equation.check_arguments(tuple(args))
         grid = None if grid is None else _grid(grid, t0, t1)
         times = None if save_at is None else _save_times(save_at, t0, t1)
         diagonal = solver.jacobian == "diagonal"
-        field = bind(equation.function, t0, y0, args, jac, diagonal=diagonal, reads=equation.order)
-        steps = _control(control, grid, step, t0, y0.shape, equation, solver.prior.longest_step)
+        function, jac = equation.traced(jac)
+        field = bind(function, t0, y0, args, jac, diagonal=diagonal, reads=equation.reads)
+        given_shape = (equation.order, *shape) if equation.order > 1 else shape
+        steps = _control(control, grid, step, t0, given_shape, equation, solver.prior.longest_step)
         # A solver of a user's own may know of equations of first order only.
         other = () if type(equation) is FirstOrder else (equation,)
         method = solver.method(field.d, *other)
@@ -157,10 +162,12 @@ def solve(
         found, restarts = None, NO_RESTARTS
         if not traced:
             found = switches(field, float(t0), float(t1))
-            if isinstance(steps, PControl):
+            if isinstance(steps, PControl) and not isinstance(equation, Implicit):
                 start = partial(value_at, field, flat)
                 restarts = Restarts.around(found, float(t0), float(t1), start)
         given = Fallback(inputs, restarts)
+        if isinstance(equation, Implicit) and not traced:
+            given.note(equation.check_start(field, t0, flat))
         beside = None
         if calibration != "model" and times is not None:
             beside = Beside(scheme_for(method, False, calibration))
@@ -312,7 +319,9 @@ def _stats(method: Method, final: loop.Solve, extra: int, evaluated: str) -> Sta
         accepted=accepted,
         rejected=attempted - accepted,
         f_evaluations=method.f_evaluations(attempted, accepted) + extra,
-        jacobian_evaluations=0 if method.jacobian == "none" else attempted,
+        jacobian_evaluations=(
+            0 if method.jacobian == "none" else attempted * method.equation.linearizations
+        ),
         path=evaluated,
     )
 
@@ -404,7 +413,9 @@ def _initial_values(y0: Any, equation: Equation) -> tuple[Array, tuple[int, ...]
     For an equation of order ``k > 1`` the values are stacked: ``(k, *shape)``.
     """
     k = equation.order
-    if k == 1:
+    if isinstance(equation, Implicit):
+        values, k = _with_slope(y0, equation), 2
+    elif k == 1:
         values = _number(y0, "y0")
     else:
         if not isinstance(y0, tuple | list) or len(y0) != k:
@@ -422,6 +433,21 @@ def _initial_values(y0: Any, equation: Equation) -> tuple[Array, tuple[int, ...]
     if values.size == 0:
         raise ValueError(f"y0 must have at least one component, got shape {shape}.")
     return values, shape
+
+
+def _with_slope(y0: Any, equation: Implicit) -> Any:
+    """``y0``, or the pair ``(y0, yp0)``, stacked with a guess of the slope: zero by default."""
+    pair = isinstance(y0, tuple) and len(y0) == 2 and not isinstance(equation, MassMatrix)
+    value, slope = (_number(part, "y0") for part in (y0 if pair else (y0, np.zeros(np.shape(y0)))))
+    if value.shape != slope.shape:
+        raise ValueError(
+            f"{type(equation).__name__} takes y0, or a tuple (y0, yp0) with a guess of y' of the "
+            f"same shape, got shapes {value.shape} and {slope.shape}. Values of one start are a "
+            "list or an array."
+        )
+    if isinstance(equation, MassMatrix):
+        equation.check_size(value.size)
+    return jnp.stack([value, slope]) if is_traced(value, slope) else np.stack([value, slope])
 
 
 def _for_each(control: PControl, equation: Equation, shape: tuple[int, ...]) -> PControl:
