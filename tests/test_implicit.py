@@ -368,3 +368,55 @@ def test_standard_problems_and_their_error_bars_agree_with_another_code(name, rt
     calibrated = posterior.calibrate()
     np.testing.assert_allclose(calibrated.calibration.error[-1], error, rtol=0.1, atol=1e-12)
     assert 1 / 10 < np.mean((error / calibrated.std[-1]) ** 2) < 10
+
+
+def robertson_in_numpy(t, y):
+    slow, middle, fast = 0.04 * y[0], 1e4 * y[1] * y[2], 3e7 * y[1] ** 2
+    return np.array([middle - slow, slow - middle - fast, y[0] + y[1] + y[2] - 1.0])
+
+
+@pytest.mark.parametrize(
+    "mass", [[1, 1, 0], lambda t, y: np.diag([1.0, 1.0, 0.0])], ids=["diagonal", "function"]
+)
+def test_solve_ivp_takes_a_mass_matrix_and_numpy(mass):
+    result = probode.solve_ivp(
+        robertson_in_numpy,
+        (0, 100),
+        [1.0, 0.0, 0.2],
+        mass_matrix=mass,
+        rtol=1e-5,
+        atol=1e-8,
+        events=lambda t, y: y[0] - 0.8,
+        dense_output=True,
+    )
+    assert result.success
+    error = result.y[:, -1] - PROBLEMS["robertson"].reference
+    assert 1 / 10 < np.mean((error / result.y_std[:, -1]) ** 2) < 10
+    assert result.sol(result.t_events[0][0])[0] == pytest.approx(0.8, abs=1e-8)
+    np.testing.assert_allclose(result.y[:, 0], [1.0, 0.0, 0.0], atol=1e-15)
+    assert "algebraic" in result.posterior.message
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"mass_matrix": [1.0, 0.0], "method": "EK0"}, ValueError, "needs EK1"),
+        ({"mass_matrix": np.ones(3)}, ValueError, r"shape \(2, 2\)"),
+        ({"mass_matrix": np.ones(2), "second_order": True}, ValueError, "first order"),
+        ({"mass_matrix": np.ones(2), "y0": [1j, 0.0]}, TypeError, "must be real"),
+    ],
+)
+def test_solve_ivp_refuses_what_does_not_fit(options, error, words):
+    options = {"y0": [1.0, 0.0], **options}
+    with pytest.raises(error, match=words):
+        probode.solve_ivp(lambda t, y: np.stack([y[1], -y[0]]), (0, 1), **options)
+
+
+def test_solve_ivp_with_a_mass_matrix_cannot_be_driven_from_python():
+    def branching(t, y):
+        return [1.0] if y[0] > 2.0 else [-y[0]]
+
+    with pytest.raises(TypeError, match="traceable"):
+        probode.solve_ivp(branching, (0, 1), [1.0], mass_matrix=[2.0])
+    with pytest.raises(TypeError, match=r"probode\.solve"):
+        probode.solve_ivp(Implicit(lambda t, y, yp: yp + y), (0, 1), [1.0])

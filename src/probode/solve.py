@@ -64,13 +64,15 @@ def solve(
     ----------
     vector_field
         ``f(t, y, *args)``, traceable by JAX; returns an array of the shape of ``y0``. Or an
-        equation: ``SecondOrder(f)`` for ``y'' = f(t, y, y', *args)``, or one of your own
+        equation: ``SecondOrder(f)`` for ``y'' = f(t, y, y', *args)``, ``MassMatrix(f, M)`` for
+        ``M y' = f``, ``Implicit(F)`` for ``F(t, y, y', *args) = 0``, or one of your own
         (:class:`Equation`).
     t_span
         ``(t0, t1)``; ``t1 < t0`` integrates backwards.
     y0
         Initial value: a number or an array of any shape; for an equation of order ``k`` a tuple of
-        ``k`` of them, ``(y0, v0)`` for :class:`SecondOrder`.
+        ``k`` of them, ``(y0, v0)`` for :class:`SecondOrder`. For :class:`Implicit` ``y0``, or a
+        tuple ``(y0, yp0)`` with a guess of the slope.
     args
         Parameters passed on to ``vector_field``: numbers, arrays, pytrees of them.
     solver

@@ -164,8 +164,8 @@ def _linearised_again(
     """The residual linearised where an update from an exactly known state would lead, at ``x``.
 
     It is ``r(x) + H (m⁻ - x)`` with ``H = r'(x)``. Also, by how much more than its estimate an
-    error counts: of the residual a part ``ρ`` was left at ``x``. Errors count ``1 + (ρ / 0.5)²`` times:
-    steps on which iterations would not converge are rejected.
+    error counts: of the residual a part ``ρ`` was left at ``x``. Errors count ``1 + (ρ / 0.5)²``
+    times: steps on which iterations would not converge are rejected.
     """
     equation, first = method.equation, local.update
     assert first is not None

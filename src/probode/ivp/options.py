@@ -41,6 +41,7 @@ class Options(NamedTuple):
     max_memory: float | str | None = None
     callback: Callable[[Progress], Any] | None = None
     second_order: bool = False
+    mass_matrix: Any = None
 
     @classmethod
     def read(cls, options: dict[str, Any]) -> "Options":

@@ -89,7 +89,7 @@ class Implicit(Equation):
     def _refuse(self, why: str) -> NoReturn:
         raise ValueError(
             f"{type(self).__name__} {why}: EK0 and DiagonalEK1 do not see how the equation depends "
-            "on y and y'. Use solver=EK1(...)."
+            'on y and y\'. Use EK1 (solver=EK1(...), in solve_ivp method="EK1").'
         )
 
     def residual(self, value: Float[Array, " d"], mean: Float[Array, "n d"]) -> Float[Array, " d"]:
