@@ -4,8 +4,8 @@
 
 The problems of :mod:`benchmarks.dae_problems` by EK1 at tolerances of 1e-3 to 1e-9 (absolute ones
 a thousandth of these, or as the problem says). For each run: the largest error at the end, the
-evaluations of the equation, ``chi²/d`` of the errors in units of the calibrated standard deviations,
-and what ``diagnose()`` flags. ``--references`` computes the references anew instead.
+evaluations of the equation, ``chi²/d`` of the errors in units of the calibrated standard
+deviations, and what ``diagnose()`` flags. ``--references`` computes the references anew instead.
 """
 
 import argparse
