@@ -11,7 +11,9 @@ from probode.filter.solvers import EK0, EK1, DiagonalEK1
 from probode.filter.start import DiffuseStart, RungeKuttaStart, TaylorStart
 from probode.model.diffusion import Diffusion, DynamicDiffusion, FixedDiffusion
 from probode.model.equation import Equation, FirstOrder
+from probode.model.implicit import Implicit
 from probode.model.ioup import IOUP
+from probode.model.mass_matrix import MassMatrix
 from probode.model.matern import Matern
 from probode.model.prior import IWP, Prior
 from probode.model.second_order import SecondOrder
@@ -42,6 +44,8 @@ __all__ = [
     "FirstOrder",
     "FixedDiffusion",
     "Gaussian",
+    "Implicit",
+    "MassMatrix",
     "Matern",
     "Normal",
     "PControl",

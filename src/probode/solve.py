@@ -30,7 +30,9 @@ from probode.filter.step import Method
 from probode.global_error.beside import Beside
 from probode.global_error.schemes import MODES, scheme_for
 from probode.model.equation import Equation, FirstOrder, as_equation, check_equation
+from probode.model.implicit import Implicit
 from probode.model.invariant import check_start, read_bounds
+from probode.model.mass_matrix import MassMatrix
 from probode.posterior.finish import calibrated, run_and_finish
 from probode.posterior.held import constraint_for, type_of
 from probode.posterior.paths import NodePath, Path, SavedPath
@@ -66,13 +68,15 @@ def solve(
     ----------
     vector_field
         ``f(t, y, *args)``, traceable by JAX; returns an array of the shape of ``y0``. Or an
-        equation: ``SecondOrder(f)`` for ``y'' = f(t, y, y', *args)``, or one of your own
+        equation: ``SecondOrder(f)`` for ``y'' = f(t, y, y', *args)``, ``MassMatrix(f, M)`` for
+        ``M y' = f``, ``Implicit(F)`` for ``F(t, y, y', *args) = 0``, or one of your own
         (:class:`Equation`).
     t_span
         ``(t0, t1)``; ``t1 < t0`` integrates backwards.
     y0
         Initial value: a number or an array of any shape; for an equation of order ``k`` a tuple of
-        ``k`` of them, ``(y0, v0)`` for :class:`SecondOrder`.
+        ``k`` of them, ``(y0, v0)`` for :class:`SecondOrder`. For :class:`Implicit` ``y0``, or a
+        tuple ``(y0, yp0)`` with a guess of the slope.
     args
         Parameters passed on to ``vector_field``: numbers, arrays, pytrees of them.
     solver
@@ -139,10 +143,11 @@ def solve(
     with double_precision(), one_blas_thread():
         t0, t1 = _span(t_span)
         equation, given_type = as_equation(vector_field), type_of(y0)
+        equation = equation.suited(solver.jacobian, solver.initialization.name)
         y0, shape = _initial_values(y0, equation)
         if equation.order > 1 and isinstance(args, tuple | list):
             equation.check_arguments(tuple(args))
-        box = None if bounds is None else read_bounds(bounds, y0 if equation.order == 1 else y0[0])
+        box = None if bounds is None else read_bounds(bounds, y0 if equation.reads == 1 else y0[0])
         if box is not None:
             assert equation.function is not None
             equation = dataclasses.replace(equation, function=box.around(equation.function))
@@ -150,14 +155,17 @@ def solve(
         grid = None if grid is None else _grid(grid, t0, t1)
         times = None if save_at is None else _save_times(save_at, t0, t1)
         diagonal = solver.jacobian == "diagonal"
-        field = bind(equation.function, t0, y0, args, jac, diagonal=diagonal, reads=equation.order)
-        steps = _control(control, grid, step, t0, y0.shape, equation, solver.prior.longest_step)
+        function, jac = equation.traced(jac)
+        field = bind(function, t0, y0, args, jac, diagonal=diagonal, reads=equation.reads)
+        given_shape = (equation.order, *shape) if equation.order > 1 else shape
+        steps = _control(control, grid, step, t0, given_shape, equation, solver.prior.longest_step)
         # A solver of a user's own may know of equations of first order only.
         other = () if type(equation) is FirstOrder else (equation,)
         method = solver.method(field.d, *other)
         check_equation(equation, field, method.structure, method.jacobian)
         flat = y0.reshape(-1)
-        held = constraint_for(invariants, box, equation, t0, y0, args, steps)
+        implicit = isinstance(equation, Implicit)
+        held = constraint_for(invariants, box, equation, t0, y0[0] if implicit else y0, args, steps)
         traced = is_traced(method, field, steps, t0, t1, flat, times, held) or inside_trace()
         if traced and times is None and grid is None:
             raise ValueError(
@@ -174,14 +182,19 @@ def solve(
         found, restarts = None, NO_RESTARTS
         if not traced:
             found = switches(field, float(t0), float(t1))
-            if isinstance(steps, PControl):
+            if isinstance(steps, PControl) and not implicit:
                 start = partial(value_at, field, flat)
                 restarts = Restarts.around(found, float(t0), float(t1), start)
         given = Fallback(inputs, restarts)
+        if isinstance(equation, Implicit) and not traced:
+            given.note(equation.check_start(field, t0, flat))
         if held is not None and not traced:
-            value: Any = value_at(field, flat, float(t0))
-            slope = np.concatenate([flat[field.d :], np.asarray(equation.explicit(value))])
-            check_start(held, t0, flat, slope, given_type)
+            slope = None
+            if not implicit:
+                value: Any = value_at(field, flat, float(t0))
+                slope = np.concatenate([flat[field.d :], np.asarray(equation.explicit(value))])
+            state: Any = flat[: field.d] if implicit else flat
+            check_start(held, t0, state, slope, given_type)
         beside = None
         if calibration != "model" and times is not None:
             beside = Beside(scheme_for(method, False, calibration))
@@ -428,7 +441,9 @@ def _initial_values(y0: Any, equation: Equation) -> tuple[Array, tuple[int, ...]
     For an equation of order ``k > 1`` the values are stacked: ``(k, *shape)``.
     """
     k = equation.order
-    if k == 1:
+    if isinstance(equation, Implicit):
+        values, k = _with_slope(y0, equation), 2
+    elif k == 1:
         values = _number(y0, "y0")
     else:
         if not isinstance(y0, tuple | list) or len(y0) != k:
@@ -446,6 +461,21 @@ def _initial_values(y0: Any, equation: Equation) -> tuple[Array, tuple[int, ...]
     if values.size == 0:
         raise ValueError(f"y0 must have at least one component, got shape {shape}.")
     return values, shape
+
+
+def _with_slope(y0: Any, equation: Implicit) -> Any:
+    """``y0``, or the pair ``(y0, yp0)``, stacked with a guess of the slope: zero by default."""
+    pair = isinstance(y0, tuple) and len(y0) == 2 and not isinstance(equation, MassMatrix)
+    value, slope = (_number(part, "y0") for part in (y0 if pair else (y0, np.zeros(np.shape(y0)))))
+    if value.shape != slope.shape:
+        raise ValueError(
+            f"{type(equation).__name__} takes y0, or a tuple (y0, yp0) with a guess of y' of the "
+            f"same shape, got shapes {value.shape} and {slope.shape}. Values of one start are a "
+            "list or an array."
+        )
+    if isinstance(equation, MassMatrix):
+        equation.check_size(value.size)
+    return jnp.stack([value, slope]) if is_traced(value, slope) else np.stack([value, slope])
 
 
 def for_each_derivative(control: PControl, equation: Equation, shape: tuple[int, ...]) -> PControl:

@@ -44,10 +44,17 @@ class Fallback(Given):
         """Its vector field is a program."""
         return engine.traced(self, rows, limits)
 
+    def note(self, text: str | None) -> None:
+        """Something that was done otherwise than asked for, if anything was."""
+        if text is not None:
+            self._say(text)
+
     def starts_again(self, solve: Any) -> bool:
         """Whether a solve that could not begin should, with what the inputs are now."""
         inputs = self.inputs
         exact = isinstance(inputs.initialization, TaylorStart)
+        if inputs.method.equation.reads != inputs.method.equation.order:
+            return False  # an implicit equation, of which there are no Runge-Kutta steps
         if int(solve.status) != Status.START_NOT_FINITE or not exact:
             return False
         t, y = float(inputs.t0), np.asarray(inputs.y0)

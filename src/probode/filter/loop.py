@@ -140,8 +140,8 @@ def advance(
     t_next = control.next_time(solve.control, state.t, t1)
     step = attempt(method, field, state, t_next, solve.reference, solve.evidence, solve.scale)
     equation = method.equation
-    controlled = (equation.read(state.mean), equation.read(step.mean), step.error.reshape(-1))
-    tried = Tried(state.t, t_next, *controlled)
+    ends = equation.controlled(state.mean), equation.controlled(step.mean)
+    tried = Tried(state.t, t_next, *ends, step.error.reshape(-1))
     verdict = control.judge(solve.control, tried, equation.lowered(method.prior.order))
 
     def accept() -> tuple[State, Array, Evidence]:

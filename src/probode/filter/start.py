@@ -13,27 +13,18 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from math import factorial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from probode.base import rational
 from probode.base.errors import check_choice
 from probode.model.linearize import VectorField
+from probode.model.start import Start
 from probode.programs.taylor import derivatives
-
-
-class Start(NamedTuple):
-    """Mean and (independent) standard deviations of the state at ``t0``."""
-
-    mean: Float[Array, "n d"]
-    std: Float[Array, "n d"] | None
-    """``None``: known exactly."""
-    absolute: bool = True
-    """Whether ``std`` is meant as it stands, or per unit of the square root of the diffusion."""
 
 
 @dataclass(frozen=True)

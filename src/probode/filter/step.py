@@ -17,7 +17,8 @@ from probode.model.diffusion import (
     Innovation,
 )
 from probode.model.equation import FIRST_ORDER, Equation, FirstOrder
-from probode.model.linearize import Residual, VectorField, local_noise, with_linear_part
+from probode.model.gaussian import norm
+from probode.model.linearize import LocalNoise, Residual, VectorField, with_linear_part
 from probode.model.parts import Part
 from probode.model.prior import IWP, Prior
 from probode.model.second_order import SecondOrder
@@ -25,6 +26,8 @@ from probode.model.structure import BlockDiagonal, Dense, Isotropic, Structure
 
 UNRESOLVED = 1e-10
 """A step's noise below this part of what it is added to gives its observation no weight."""
+_CONVERGENT = 0.5
+"""Part of the residual that an update may leave: iterations then converge quickly."""
 
 
 @dataclass(frozen=True)
@@ -67,12 +70,12 @@ class Method(Part):
 
     def jacobian_evaluations(self, attempted: Any, accepted: Any) -> Any:
         """Evaluations of the Jacobian in so many steps."""
-        linearised = 0 if self.jacobian == "none" else attempted
+        linearised = 0 if self.jacobian == "none" else attempted * self.equation.linearizations
         return linearised + (accepted + 1 if self.prior.per_step else 0)
 
     def f_evaluations(self, attempted: Any, accepted: Any) -> Any:
         """Evaluations of ``f`` in so many steps."""
-        return attempted + (self.evaluations - 1) * accepted
+        return attempted * self.equation.linearizations + (self.evaluations - 1) * accepted
 
 
 @record
@@ -172,7 +175,8 @@ def attempt(
 ) -> Attempt:
     """Predict the mean, evaluate, calibrate and estimate the local error of a step.
 
-    1. ``m⁻ = A m``,  ``z`` and ``H`` of the equation at ``m⁻``
+    1. ``m⁻ = A m``,  ``z`` and ``H`` of the equation at ``m⁻`` (and again nearer to the solution,
+       where an equation asks for it)
     2. ``s`` from the diffusion model, in units where ``T_1 = 1``
     3. ``error = |h| s sqrt(diag(H Q̃ Hᵀ))``, for higher orders as the equation says
 
@@ -186,7 +190,11 @@ def attempt(
     observation = method.equation.linearize(field, t_next, mean, method.jacobian)
     observation = with_linear_part(observation, method.equation.order, known)
 
-    local = local_noise(method.prior, h, observation, method.equation.exact)
+    local = method.equation.local_noise(method.prior, h, observation)
+    beyond = jnp.ones(())
+    for _ in range(method.equation.linearizations - 1):
+        again = _linearised_again(method, field, t_next, mean, h, local)
+        observation, local, beyond = again
     local_scale = method.diffusion.local_scale(local)
     unit = method.prior.noise_scale(h / reference) if method.diffusion.fixed else jnp.ones(())
     if method.diffusion.remembers:
@@ -200,7 +208,34 @@ def attempt(
     if method.diffusion.needs_innovation:
         innovation = update(method, state, proposal, None)[1]
     error_scale = method.diffusion.error_scale(local_scale, unit, evidence, innovation)
-    return proposal._replace(error=method.equation.local_error(h, error_scale * local.std))
+    std = beyond * error_scale * local.std
+    return proposal._replace(error=method.equation.local_error(h, std))
+
+
+def _linearised_again(
+    method: Method, field: VectorField, t: Array, mean: Array, h: Array, local: LocalNoise
+) -> tuple[Residual, LocalNoise, Array]:
+    """The residual linearised where an update from an exactly known state would lead, at ``x``.
+
+    It is ``r(x) + H (m⁻ - x)`` with ``H = r'(x)``. Also, by how much more than its estimate an
+    error counts: of the residual a part ``ρ`` was left at ``x``. Errors count ``1 + (ρ / 0.5)²``
+    times: steps on which iterations would not converge are rejected.
+    """
+    equation, first = method.equation, local.update
+    assert first is not None
+    coords = method.prior.coordinates(h)[: equation.reads, None]
+    change = coords * first.correction[:, 0].reshape(equation.reads, -1)
+    there = mean.at[: equation.reads].add(-change)
+    found = equation.linearize(field, t, there, method.jacobian)
+    z = found.z + sum(block @ change[i] for i, block in found.blocks.items())
+    size, left = (
+        norm(gaussian.solve_transposed(first.innovation, rest[:, None])[:, 0])
+        for rest in (z, found.z)
+    )
+    ratio = jnp.where(size == 0.0, 0.0, left / jnp.where(size == 0.0, 1.0, size))
+    observation = found._replace(z=z)
+    again = equation.local_noise(method.prior, h, observation)
+    return observation, again, jax.lax.stop_gradient(1.0 + (ratio / _CONVERGENT) ** 2)
 
 
 def update(
@@ -240,9 +275,7 @@ def update(
 
     # The observation is exact: after the update R Hᵀ = 0. What rounding leaves there would be
     # taken for information by a later step whose own noise is as small.
-    posterior = result.factor
-    if equation.exact is not None:
-        posterior = structure.pin(posterior, coords, blocks, equation.exact)
+    posterior = equation.pin(structure, result.factor, coords, blocks)
 
     pivots = jnp.where(blank, 1.0, jnp.abs(result.pivots)).reshape(-1)
     innovation = Innovation(

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
@@ -29,6 +30,7 @@ from probode.engines.native import library
 from probode.engines.native.tape import tape_of
 from probode.global_error import interpolant
 from probode.global_error.in_python import HostProblem
+from probode.model.consistent import split
 from probode.programs.field import Field
 from probode.programs.program import timing
 
@@ -113,14 +115,18 @@ def look_between(
     w = interpolant.data(np, k, nodes.means[i], nodes.means[i + 1], h)
     value = nodes.means[i, 0] + np.einsum("nw,nwd->nd", interpolant.value_rows(np, k, tau), w)
     slope = np.einsum("nw,nwd->nd", interpolant.slope_rows(np, k, tau), w) / h[:, None]
-    with np.errstate(all="ignore"):
-        residual = slope - f(times, value)
-    residual = np.where(np.isfinite(residual), residual, 0.0)  # a step there would be rejected
-
     every = np.sort(np.concatenate([direction * nodes.t, direction * times]))
     at = np.searchsorted(every, direction * times)
     before, after = every[np.maximum(at - 1, 0)], every[np.minimum(at + 1, len(every) - 1)]
     gap = 0.5 * (after - before)
+    implicit = isinstance(problem, Field) and problem.reads > 1
+    with np.errstate(all="ignore"):
+        if implicit:
+            both = np.concatenate([value, slope, direction * gap[:, None]], axis=1)
+            residual = _in_jax(_forgetting, problem, times, both)
+        else:
+            residual = slope - f(times, value)
+    residual = np.where(np.isfinite(residual), residual, 0.0)  # a step there would be rejected
     allowed = _ALLOWED_TOLERANCES * np.maximum(nodes.tolerance[i], nodes.tolerance[i + 1])
     allowed += _ALLOWED_ERRORS * np.nan_to_num(np.maximum(nodes.error[i], nodes.error[i + 1]))
     allowed = np.maximum(allowed, 1e3 * np.finfo(float).eps * np.abs(value) + 1e-300)
@@ -132,7 +138,7 @@ def look_between(
 
     excess = worst(0.0)
     found = np.nonzero(~(excess <= 1.0))[0]
-    if len(found):
+    if len(found) and not implicit:
         size = np.linalg.norm(residual[found], axis=1)
         length = _DIFFERENCE * (1.0 + np.linalg.norm(value[found], axis=1)) / size
         moved = f(times[found], value[found] + length[:, None] * residual[found])
@@ -165,9 +171,10 @@ def _evaluator(problem: Any) -> tuple[Evaluator, int]:
     """``f`` at several times and states, and at how many at most to look."""
     if isinstance(problem, HostProblem):
         return lambda t, y: problem.at_stages(t, y) if len(t) else np.zeros_like(y), _LISTED
-    tape = tape_of("none", problem) if library.available() else None
+    implicit = isinstance(problem, Field) and problem.reads > 1
+    tape = tape_of("none", problem) if library.available() and not implicit else None
     if tape is None:
-        return lambda t, y: _in_jax(problem, t, y), _COMPILED
+        return lambda t, y: _in_jax(_values, problem, t, y), _COMPILED
     loaded: Any = library.load()
     numbers, d = np.asarray(tape.numbers(problem)), problem.d
 
@@ -182,7 +189,7 @@ def _evaluator(problem: Any) -> tuple[Evaluator, int]:
     return evaluate, _LISTED
 
 
-def _in_jax(field: Any, t: np.ndarray, y: np.ndarray) -> np.ndarray:
+def _in_jax(evaluate: Any, field: Any, t: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Filled up to one size, for which the program is compiled once."""
     room = -len(t) % _COMPILED
     if len(t) == 0:
@@ -190,7 +197,7 @@ def _in_jax(field: Any, t: np.ndarray, y: np.ndarray) -> np.ndarray:
     times = np.concatenate([t, np.repeat(t[-1:], room)])
     states = np.concatenate([y, np.repeat(y[-1:], room, axis=0)])
     parts = [
-        np.asarray(_values(field, times[i : i + _COMPILED], states[i : i + _COMPILED]))
+        np.asarray(evaluate(field, times[i : i + _COMPILED], states[i : i + _COMPILED]))
         for i in range(0, len(times), _COMPILED)
     ]
     return np.concatenate(parts)[: len(t)]
@@ -199,3 +206,19 @@ def _in_jax(field: Any, t: np.ndarray, y: np.ndarray) -> np.ndarray:
 @compiled()
 def _values(field: Any, t: Array, y: Array) -> Array:
     return jax.vmap(field)(t, y)
+
+
+@compiled()
+def _forgetting(field: Any, t: Array, both: Array) -> Array:
+    """Of an implicit equation, ``r`` with ``(A + w B) r = F(t, P, P')`` over a gap ``w``.
+
+    ``A`` and ``B`` are its derivatives by ``y'`` and by ``y``: with ``A = 1``, ``B = ρ`` it is the
+    effect of an explicit one, in units of ``w``. ``both`` has ``P``, ``P'``, ``w`` in each row.
+    """
+
+    def one(t: Array, both: Array) -> Array:
+        value, jacobian = field.jacobian(t, both[:-1])
+        by_value, by_slope = split(jacobian)
+        return jnp.linalg.solve(by_slope + both[-1] * by_value, value)
+
+    return jax.vmap(one)(t, both)

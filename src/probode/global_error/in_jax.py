@@ -144,9 +144,12 @@ def carry_at_once(
     first, second = stages - e[:-1, None], nothing
     n = carry.steps + jnp.cumsum(h != 0.0) - 1.0
     values = steps.curve.value
-    shifted = jax.vmap(jax.vmap(field))(steps.curve.t, values - stages)
-    beyond = (steps.f - shifted) - jnp.einsum("nsb,nab->nsa", stages, steps.j)
-    second = jax.vmap(scheme.apply)(steps.solve, beyond)
+
+    def correct(step: Any, e: Array, stages: Array) -> Array:
+        shifted = scheme.evaluate(InJax(field), step.curve, e, stages)
+        return scheme.apply(step.solve, scheme.beyond(step, stages, shifted))
+
+    second = jax.vmap(correct)(steps, e[:-1], stages)
     second = jnp.where(still[..., None], 0.0, second)
     changed, moved = jax.vmap(partial(measured, jnp))(values, stages, first, second)
     settled = jnp.all(is_settled(jnp, changed, jnp.ones(()), moved, n) | still[:, 0])

@@ -39,19 +39,24 @@ class Complex(NamedTuple):
 
 
 def shifted_inverse(
-    xp: Any, shifts: np.ndarray, h: Float[Array, "*steps"], j: Float[Array, "*steps d d"]
+    xp: Any,
+    shifts: np.ndarray,
+    h: Float[Array, "*steps"],
+    j: Float[Array, "*steps d d"],
+    mass: Float[Array, "*steps d d"] | None = None,
 ) -> Complex | np.ndarray:  # (*steps, pairs, d, d)
-    """``(λ/h - J)⁻¹`` for all shifts ``λ``; in JAX for one step, in NumPy as complex numbers.
+    """``(λ/h M - J)⁻¹`` for all shifts ``λ``; in JAX for one step, in NumPy as complex numbers.
 
     Compiled programs call a library for one matrix at a time, which for matrices of order two or
     three costs ten times the arithmetic.
     """
     d = j.shape[-1]
     if d > _UNROLLED or xp is np:
-        shifted = (shifts / h[..., None])[..., None, None] * xp.eye(d) - j[..., None, :, :]
+        weights = xp.eye(d) if mass is None else mass[..., None, :, :]
+        shifted = (shifts / h[..., None])[..., None, None] * weights - j[..., None, :, :]
         found = xp.linalg.inv(shifted)
         return found if xp is np else Complex(found.real, found.imag)
-    inverses = [_eliminate(complex(shift), h, j) for shift in shifts]
+    inverses = [_eliminate(complex(shift), h, j, mass) for shift in shifts]
     re = jnp.stack([jnp.stack(found[0]) for found in inverses])
     im = jnp.stack([jnp.stack(found[1]) for found in inverses])
     return Complex(re.reshape(-1, d, d), im.reshape(-1, d, d))
@@ -76,11 +81,16 @@ def applied(
     return columns.real @ re.sum(axis=-1) - columns.imag @ im.sum(axis=-1)
 
 
-def _eliminate(shift: complex, h: Array, j: Array) -> tuple[list[Array], list[Array]]:
-    """Entries of ``(λ/h - J)⁻¹`` by elimination with partial pivoting: real parts, imaginary."""
+def _eliminate(
+    shift: complex, h: Array, j: Array, mass: Array | None
+) -> tuple[list[Array], list[Array]]:
+    """Entries of ``(λ/h M - J)⁻¹`` by elimination with partial pivoting: real parts, imaginary."""
     d, zero, one = j.shape[-1], jnp.zeros_like(h), jnp.ones_like(h)
 
     def entry(i: int, k: int) -> Complex:
+        if mass is not None:
+            weight = mass[i, k] / h
+            return Complex(shift.real * weight - j[i, k], shift.imag * weight)
         if i == k:
             return Complex(shift.real / h - j[i, k], shift.imag / h)
         return Complex(-j[i, k], zero)

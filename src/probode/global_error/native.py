@@ -12,6 +12,7 @@ from probode.engines.native import library
 from probode.engines.native.library import address
 from probode.engines.native.tape import tape_of
 from probode.global_error import transport as limit
+from probode.global_error.implicit import ImplicitNewton
 from probode.global_error.interpolant import rows_at
 from probode.global_error.newton import Newton
 from probode.global_error.schemes import Scheme
@@ -42,6 +43,8 @@ def transport(
 def _carry_over(scheme: Scheme, field: Any, t: np.ndarray, means: np.ndarray) -> Transported | None:
     if not library.available() or (isinstance(scheme, Sweeps) and scheme.order > 1):
         return None  # the kernels know diagonals alone
+    if isinstance(scheme, ImplicitNewton):
+        return None
     kind = _jacobian(scheme)
     values, derivatives = tape_of("none", field, within=kind), tape_of(kind, field)
     if values is None or derivatives is None:

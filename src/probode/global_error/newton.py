@@ -111,6 +111,30 @@ class Newton:
         _, columns, rows = self.collocation.spectrum
         return applied(columns, solve, rows, right)
 
+    def slopes(self, path: Curve, e: Array, stages: Array) -> Any:
+        """``(h a)⁻¹ (E - e_n)``: slopes of the polynomial through the stages."""
+        return np.linalg.inv(self.collocation.matrix) @ (stages - e) / path.h
+
+    def evaluate(self, problem: Arithmetic, path: Curve, e: Array, stages: Array) -> Array:
+        """``f(t_i, P_i - E_i)``."""
+        return problem.at_stages(path.t, path.value - stages)
+
+    def beyond(self, step: Linear, plain: Array, f: Array) -> Array:
+        """``-r`` at the linearised stages, as a difference of small numbers."""
+        return (step.f - f) - plain @ step.j.T
+
+    def rest(self, path: Curve, e: Array, stages: Array, f: Array) -> Array:
+        """What the stages leave of their equation."""
+        return path.slope - f - self.slopes(path, e, stages)
+
+    def linearize(
+        self, problem: Arithmetic, path: Curve, e: Array, stages: Array, f: Array
+    ) -> Complex | np.ndarray:
+        """``(λ_k/h - J)⁻¹`` with the Jacobian around ``P - E`` in mid-step."""
+        inner, shifts = self.collocation.middle, self.collocation.spectrum[0]
+        j = problem.jacobian_at(path.t[inner], path.value[inner] - stages[inner], f[inner])
+        return shifted_inverse(problem.xp, shifts, path.h, j)
+
     def advance(self, problem: Arithmetic, step: Linear, carry: Carry) -> tuple[Carry, Transported]:
         """Carry the error over one step."""
         xp, e = problem.xp, carry.error
@@ -119,8 +143,8 @@ class Newton:
         plain = e + first
 
         def corrected() -> tuple[Array, Array, Array, Array, Array]:
-            shifted = problem.at_stages(step.curve.t, step.curve.value - plain)
-            change = self.apply(step.solve, (step.f - shifted) - plain @ step.j.T)
+            shifted = self.evaluate(problem, step.curve, e, plain)
+            change = self.apply(step.solve, self.beyond(step, plain, shifted))
             changed, moved = measured(xp, step.curve.value, plain, first, change)
             settled = is_settled(xp, changed, 1.0, moved, carry.steps)
             found = problem.cond(
@@ -157,19 +181,17 @@ class Newton:
         That begins again at ``E = e_n``, and each of its iterations has its own Jacobian.
         """
         xp, path, e = problem.xp, step.curve, carry.error
-        inner, shifts = self.collocation.middle, self.collocation.spectrum[0]
-        inverse_matrix = np.linalg.inv(self.collocation.matrix)
         begin = xp.broadcast_to(e, path.value.shape)
         affordable = carry.credit >= MOST_ITERATIONS
 
-        def linearize(f: Array, stages: Array) -> Complex | np.ndarray:
-            j = problem.jacobian_at(path.t[inner], path.value[inner] - stages[inner], f[inner])
-            return shifted_inverse(xp, shifts, path.h, j)
-
         def iterate(now: _State) -> _State:
-            f = problem.at_stages(path.t, path.value - now.stages)
-            solve = problem.cond(now.anew, lambda: linearize(f, now.stages), lambda: now.solve)
-            change = self.apply(solve, inverse_matrix @ (e - now.stages) / path.h + path.slope - f)
+            f = self.evaluate(problem, path, e, now.stages)
+            solve = problem.cond(
+                now.anew,
+                lambda: self.linearize(problem, path, e, now.stages, f),
+                lambda: now.solve,
+            )
+            change = self.apply(solve, self.rest(path, e, now.stages, f))
             stages = now.stages + change
             changed, moved = measured(xp, path.value, stages, stages - e, change)
             settled = is_settled(xp, changed, now.changed, moved, carry.steps)

@@ -5,6 +5,7 @@ from functools import lru_cache
 
 from probode.base.errors import check_choice
 from probode.filter.step import Method
+from probode.global_error.implicit import ImplicitNewton
 from probode.global_error.interpolant import contact
 from probode.global_error.newton import Newton
 from probode.global_error.stages import Collocation
@@ -45,7 +46,17 @@ def _explicit(method: Method, smoothed: bool, fast: bool) -> Scheme:
     return _scheme(order, method.jacobian, smoothed, fast, equation.order)
 
 
-KINDS: dict[str, Callable[[Method, bool, bool], Scheme]] = {"explicit": _explicit}
+def _implicit(method: Method, smoothed: bool, fast: bool) -> Scheme:
+    """Along ``F(t, y, y') = 0`` itself; as many stages and corrections as for EK1."""
+    stages, corrections = (3, 0) if fast else (4, 1)
+    k = contact(method.prior.order, smoothed)
+    return ImplicitNewton(Collocation("radau", stages), k, corrections)
+
+
+KINDS: dict[str, Callable[[Method, bool, bool], Scheme]] = {
+    "explicit": _explicit,
+    "implicit": _implicit,
+}
 """Transports by the name that an equation has for its own (``Equation.transport``)."""
 
 

@@ -27,15 +27,12 @@ from probode.programs.tracing import make_traceable
 
 
 def box_of(options: Options, start: np.ndarray, embedding: Embedding) -> Bounds | None:
-    """The bounds that were asked for, of all that a state holds: velocities have none."""
+    """The bounds that were asked for."""
     if options.bounds is None:
         return None
     if np.iscomplexobj(start):
         raise ValueError("bounds are for real states: a complex `y0` has no order.")
-    box = read_bounds(options.bounds, start[: embedding.d], "`y0`")
-    free = np.full(start.size - embedding.d, np.inf)
-    both: Any = np.concatenate([box.low, -free]), np.concatenate([box.high, free])
-    return Bounds(*both)
+    return read_bounds(options.bounds, start[: embedding.d], "`y0`")
 
 
 def constraint_of(
@@ -46,7 +43,7 @@ def constraint_of(
     y0: np.ndarray,
     args: tuple[Any, ...],
     embedding: Embedding,
-    slope: Callable[[], np.ndarray],
+    slope: Callable[[], np.ndarray | None],
 ) -> Constraint | None:
     """What the posterior is held to, checked at the start; ``y0`` is in real form.
 

@@ -12,6 +12,7 @@ from probode.base.limits import Limits
 from probode.base.precision import double_precision
 from probode.base.status import Status
 from probode.filter.control import Control, GridSteps, PControl, PIControl
+from probode.filter.solvers import EK1
 from probode.global_error.schemes import MODES
 from probode.ivp.constraint import box_of
 from probode.ivp.method import METHODS, read_method, say_if_unstable, single_state, solvers_for
@@ -20,6 +21,8 @@ from probode.ivp.result import Constant, Embedding, OdeResult, Solution, state_a
 from probode.ivp.run import Task
 from probode.ivp.target import Target, reach
 from probode.model.equation import Equation, as_equation
+from probode.model.implicit import Implicit
+from probode.model.mass_matrix import MassMatrix
 from probode.model.second_order import SecondOrder
 from probode.posterior import events
 from probode.posterior.chosen import ChosenPath
@@ -101,6 +104,10 @@ def solve_ivp(
         Second order: ``second_order=True``; ``rtol`` and ``atol`` then hold for values and
         velocities, or have numbers for all of them, and ``jac(t, y, v, *args)`` returns the pair
         ``(∂fun/∂y, ∂fun/∂v)`` or both side by side.
+        Mass matrices: ``mass_matrix``, for ``M y' = fun(t, y)``: a matrix, its diagonal, a sparse
+        matrix, or a function ``M(t, y, *args)``. It may be singular (a differential-algebraic
+        equation of index 1, for EK1), then a ``y0`` that does not fulfil the algebraic equations is
+        changed in its algebraic components, see ``posterior.message``. ``fun`` has to be traceable.
         A tolerance on the answer: ``global_rtol``, ``global_atol`` (numbers or arrays; then
         ``rtol`` and ``atol`` are only where to begin), met over the whole interval or, with
         ``global_at="end"``, at its end.
@@ -129,12 +136,14 @@ def solve_ivp(
     if np.isnan(t0) or np.isnan(tf) or np.isinf(t0):
         raise ValueError(f"t_span must be a pair of numbers, got {t_span!r}.")
     arguments = _arguments(args)
+    kind = read_method(method)
     equation = _equation(fun, chosen, arguments)
+    if isinstance(equation, Implicit):
+        equation, kind, chosen = _implicit(equation, kind, chosen)
     assert equation.function is not None
     fun = equation.function
     start = _initial_state(y0, equation)
     times = None if t_eval is None else _evaluation_times(t_eval, t0, tf)
-    kind = read_method(method)
     if start.size == 0:
         return _without_integration(t0, tf, start, times, dense_output, events, arguments)
     if t0 == tf:  # no step, whatever was said of them
@@ -181,6 +190,13 @@ def solve_ivp(
 
 def _equation(fun: Any, options: Options, arguments: tuple[Any, ...]) -> Equation:
     """What is to be solved; a function of second order if that is what was said of it."""
+    if options.mass_matrix is not None:
+        if options.second_order or isinstance(fun, Equation):
+            raise ValueError(
+                "mass_matrix is for functions fun(t, y) of first order: write the equation as a "
+                "system of first order, or pass probode.MassMatrix(fun, M) alone."
+            )
+        fun = MassMatrix(fun, options.mass_matrix)
     if options.second_order and not isinstance(fun, Equation):
         fun = SecondOrder(fun)
     equation = as_equation(fun)
@@ -198,6 +214,21 @@ def _equation(fun: Any, options: Options, arguments: tuple[Any, ...]) -> Equatio
                     "pass jac, or leave it out (functions that can be traced need neither)."
                 )
     return equation
+
+
+def _implicit(equation: Implicit, kind: Any, options: Options) -> tuple[Equation, Any, Options]:
+    """What is solved with a mass matrix, and by whom: by EK1 unless EK0 was asked for."""
+    if not isinstance(equation, MassMatrix):
+        raise TypeError(
+            "solve_ivp takes fun(t, y), with mass_matrix=M for M y' = fun(t, y), got "
+            f"{type(equation).__name__}: use probode.solve for it."
+        )
+    if kind is None:
+        kind = EK1
+    if kind.jacobian == "full" and isinstance(options.order, str):  # without a slope to look at
+        options = options._replace(order=Options().order)
+    start = options.initialization or getattr(kind, "initialization", None) or "taylor"
+    return equation.suited(kind.jacobian, getattr(start, "name", start)), kind, options
 
 
 def _initial_state(y0: Any, equation: Equation) -> np.ndarray:
@@ -226,6 +257,10 @@ def _initial_state(y0: Any, equation: Equation) -> np.ndarray:
         raise ValueError(f"`y0` must be 1-dimensional, got shape {y.shape}.")
     if not np.all(np.isfinite(y)):
         raise ValueError("All components of the initial state `y0` must be finite.")
+    if isinstance(equation, MassMatrix):
+        equation.check_size(y.size)
+        if np.iscomplexobj(y):
+            raise TypeError("with a mass matrix `y0` must be real: embed it as (Re, Im).")
     return y
 
 

@@ -19,6 +19,7 @@ from probode.ivp.jacobian import UserJacobian
 from probode.ivp.options import Options
 from probode.ivp.result import Embedding
 from probode.model.invariant import Bounds
+from probode.model.mass_matrix import MassMatrix
 from probode.programs.arithmetic import Guard
 from probode.programs.clock import Clock
 from probode.programs.field import Field, trace_field
@@ -71,6 +72,8 @@ class UserFunction(NamedTuple):
     options: Options
     solver: Solver
     embedding: Embedding
+    mass: Any = None
+    """``M`` of ``M y' = fun(t, y)``; what is made of it here takes ``(y, y')``: ``M y' - fun``."""
 
     def traced(self, t0: float, t1: float, y0: np.ndarray) -> Traced | None:
         """Compiled through JAX, or ``None`` where only Python can evaluate the function.
@@ -80,7 +83,7 @@ class UserFunction(NamedTuple):
         """
         key = key_for(
             "solve_ivp",
-            (self.fun, self.options.jac),
+            (self.fun, self.options.jac, None if self.mass is None else _value_of(self.mass)),
             self.args,
             *(y0.shape, self.vectorized, self.embedding, self.solver.jacobian),
             *(self.options.lband, self.options.uband, self._box_key()),
@@ -123,6 +126,7 @@ class UserFunction(NamedTuple):
                 _say_untraceable(self.fun)
             return None
         checks = 0 if found.is_of_jax else _CHECKS if not certain else int(found.is_cheap)
+        checks = checks and (_CHECKS if self.mass is not None else checks)
         field = self._field(self._inside(found.function), t0, y0, lifted)
         return Traced(field, found.path, checks, lifted)
 
@@ -134,14 +138,20 @@ class UserFunction(NamedTuple):
         if traced.checks == 0:
             return True
         field = traced.field
-        order, d = self.embedding.order, self.embedding.d
+        order, d = field.reads, self.embedding.d
         states = mean[:, 0] if order == 1 else mean[:, :order].reshape(len(mean), -1)
         guard = Guard(self.fun, float(t[0]), np.asarray(states[0]))
         single = guard.over(self._inside(self._single()), (d,))
 
         def value(i: int) -> np.ndarray:
             y = np.array(states[i])
-            return np.asarray(single(float(t[i]), y, *self.args), float).reshape(-1)
+            if self.mass is None:
+                return np.asarray(single(float(t[i]), y, *self.args), float).reshape(-1)
+            y, slope = np.split(y, 2)
+            found = np.asarray(single(float(t[i]), y, *self.args), float).reshape(-1)
+            matrix = self.mass(float(t[i]), y, *self.args) if callable(self.mass) else self.mass
+            matrix = np.asarray(matrix, float)
+            return (matrix * slope if matrix.ndim == 1 else matrix @ slope) - found
 
         with np.errstate(all="ignore"):
             if traced.checks == 1:
@@ -182,8 +192,10 @@ class UserFunction(NamedTuple):
         function = guard.over(call, (n,))
         return HostField(function, self._host_jacobian(function, guard, n))
 
-    def slope(self, t0: float, y0: np.ndarray) -> np.ndarray:
-        """``u'`` at the start, of all that an initial value holds: ``(y', ..., f)``."""
+    def slope(self, t0: float, y0: np.ndarray) -> np.ndarray | None:
+        """``u'`` at the start, of all that an initial value holds: ``(y', ..., f)``, if known."""
+        if self.mass is not None:
+            return None
         d = self.embedding.d
         highest = self.on_host(Guard(self.fun, t0, y0), d).function(t0, y0)
         return np.concatenate([y0[d:], highest])
@@ -232,6 +244,8 @@ class UserFunction(NamedTuple):
         )
         function = _of_parts(function, order)
         diagonal, jacobian = self.solver.jacobian == "diagonal", self._jacobian()
+        if self.mass is not None:
+            return self._weighed_field(function, start, numbers, jacobian)
         if jacobian is not None and not self.embedding.is_complex:
             jac: Any = None
             if callable(jacobian.jac):
@@ -246,6 +260,31 @@ class UserFunction(NamedTuple):
             except Exception:  # NumPy or sparse code: automatic differentiation gives the same
                 logger.debug("jac cannot be traced: automatic differentiation is used instead.")
         return trace_field(function, *start, None, diagonal=diagonal, name="fun", reads=order)
+
+    def _weighed_field(
+        self, function: Any, start: Any, numbers: Numbers, jacobian: UserJacobian | None
+    ) -> Field:
+        """``M y' - fun`` as a field of ``y`` and ``y'``."""
+        t0, y0, arguments = start
+        mass, jac = self.mass, None
+        if jacobian is not None:
+            jac = jacobian(float(t0), np.asarray(y0))
+            if callable(jacobian.jac):
+                jac = jacobian._replace(jac=as_jax(jacobian.jac, numbers)).__call__
+        if callable(mass):
+            mass = as_jax(mass, numbers)
+        both: Any = np.stack([y0, np.zeros_like(y0)])
+        for known in (jac, None) if jac is not None else (None,):
+            residual, jacobians = MassMatrix(function, mass).traced(known)
+            try:
+                return trace_field(
+                    residual, t0, both, arguments, jacobians, diagonal=False, name="fun", reads=2
+                )
+            except Exception:
+                if known is None:
+                    raise
+                logger.debug("jac cannot be traced: automatic differentiation is used instead.")
+        raise AssertionError("the last one is returned or raised")
 
     def _jacobian(self) -> UserJacobian | None:
         """The user's Jacobian, where there is one and the solver uses it."""
@@ -294,6 +333,11 @@ def _of_parts(function: Callable[..., Any], order: int) -> Callable[..., Any]:
         return function(t, jnp.concatenate(rest[:order]), *rest[order:])
 
     return of_parts
+
+
+def _value_of(mass: Any) -> Any:
+    """Something that a key tells apart by its numbers."""
+    return mass if callable(mass) else lambda: mass
 
 
 def host_problem(user: UserFunction, t0: float, y0: np.ndarray) -> HostProblem:

@@ -43,6 +43,7 @@ class Options(NamedTuple):
     second_order: bool = False
     invariants: Any = None
     bounds: Any = None
+    mass_matrix: Any = None
 
     @classmethod
     def read(cls, options: dict[str, Any]) -> "Options":

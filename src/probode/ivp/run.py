@@ -35,7 +35,9 @@ from probode.ivp.options import Options
 from probode.ivp.result import Embedding
 from probode.ivp.target import Integrated
 from probode.model.equation import Equation, FirstOrder, check_equation
+from probode.model.implicit import Implicit
 from probode.model.invariant import Constraint
+from probode.model.mass_matrix import MassMatrix
 from probode.posterior import events
 from probode.posterior.chosen import ChosenPath
 from probode.posterior.finish import calibrated, run_and_finish
@@ -120,7 +122,10 @@ class Task:
         options, embedding = self.options, self.embedding
         if options.initialization is not None:
             solver = replace(solver, initialization=options.initialization)
-        user = UserFunction(self.fun, self.arguments, self.vectorized, options, solver, embedding)
+        mass = self.equation.mass if isinstance(self.equation, MassMatrix) else None
+        user = UserFunction(
+            self.fun, self.arguments, self.vectorized, options, solver, embedding, mass
+        )
         y0 = embedding.flatten(self.start)
         with (
             with_progress(options.progress, self.t0, self.tf, options.callback) as callback,
@@ -137,6 +142,12 @@ class Task:
             traced = user.traced(self.t0, self.tf, y0)
             if traced is not None:
                 check_equation(self.equation, traced.field, method.structure, method.jacobian)
+            elif mass is not None:
+                raise TypeError(
+                    "with a mass matrix `fun` must be traceable: it cannot be solved step by step "
+                    "from Python. Branches (if, max, min, float) can be written as numpy.where, "
+                    "numpy.maximum and the like."
+                )
             held = constraint_of(
                 *(options, options.bounds, control, (self.t0, self.tf), y0, self.arguments),
                 *(embedding, partial(user.slope, self.t0, y0)),
@@ -154,6 +165,11 @@ class Task:
                     return None
                 if traced is None or user.still_holds(traced, *_steps_of(posterior.path)):
                     break
+                if mass is not None:
+                    raise TypeError(
+                        "`fun` gives other values now than when it was traced: with a mass matrix "
+                        "that cannot be solved. It reads something that has changed since."
+                    )
                 traced = None
             assert posterior is not None
         stats = posterior.stats
@@ -248,11 +264,17 @@ class _Compiled:
         """Steps end where the function switches, too."""
         task, field = self._task, self._traced.field
         self._found = switches(field, task.t0, task.tf)
+        implicit = isinstance(task.equation, Implicit)
+        if implicit:  # with a guess of the slope
+            y0 = np.concatenate([y0, np.zeros_like(y0)])
         value = partial(value_at, field, y0)
-        self.control, restarts = _with_stops(task, control, suspects, self._found, value)
+        found = None if implicit else self._found  # there are no steps across for these
+        self.control, restarts = _with_stops(task, control, suspects, found, value)
         start, (t0, t1) = self.solver.initialization, map(np.asarray, (task.t0, task.tf))
         inputs = Inputs(method, start, field, self.control, t0, t1, y0)
         self._given = Fallback(inputs, restarts)
+        if isinstance(task.equation, Implicit):
+            self._given.note(task.equation.check_start(field, t0, y0))
 
     def run(self, engine: Engine, monitor: Monitor) -> tuple[loop.Solve, Status, Kept]:
         done = engine.run(self._given, monitor)

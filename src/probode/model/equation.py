@@ -19,8 +19,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from probode.base.record import unchecked
-from probode.model.linearize import Blocks, Residual, VectorField
+from probode.model.linearize import Blocks, LocalNoise, Residual, VectorField, local_noise
 from probode.model.parts import Part, check_fields
+from probode.model.prior import Prior
 from probode.model.structure import Structure
 from probode.model.system import System
 
@@ -46,6 +47,9 @@ class Equation(Part):
 
     ``"explicit"``: along :meth:`first_order`, through the means :meth:`stacked`.
     """
+
+    linearizations: ClassVar[int] = 1
+    """How often the residual is linearised in a step: at the prediction, then where that leads."""
 
     def __post_init__(self) -> None:
         if self.function is not None and not callable(self.function):
@@ -83,14 +87,29 @@ class Equation(Part):
         """The derivative that follows from all others, exactly, once ``z = 0`` is known."""
         return self.order
 
+    @property
+    def reads(self) -> int:
+        """How many derivatives the function takes: ``y, ..., y^(reads-1)``."""
+        return self.order
+
+    def traced(self, jac: Any) -> tuple[Callable[..., Any] | None, Any]:
+        """The function that is evaluated, and its Jacobian, from what users give."""
+        return self.function, jac
+
+    def suited(self, kind: str, start: str) -> "Equation":
+        """The equation for a solver that uses this ``kind`` of Jacobian, this start: as it is."""
+        return self
+
     def read(self, mean: Float[Array, "n d"]) -> Float[Array, " m"]:
-        """The derivatives ``0..order-1``, which the function takes, one after the other.
+        """The derivatives which the function takes, one after the other.
 
         Leading axes are a batch.
         """
-        if self.order == 1:
-            return mean[..., 0, :]
-        return mean[..., : self.order, :].reshape(*mean.shape[:-2], -1)
+        return _row_by_row(mean, self.reads)
+
+    def controlled(self, mean: Float[Array, "n d"]) -> Float[Array, " m"]:
+        """The derivatives ``0..order-1``, which have tolerances and error bars, in the same way."""
+        return _row_by_row(mean, self.order)
 
     def residual(self, value: Float[Array, " d"], mean: Float[Array, "n d"]) -> Float[Array, " d"]:
         """``z`` of a state, from the value of the function there: ``E_k x - f``."""
@@ -119,10 +138,20 @@ class Equation(Part):
         else:
             full = kind == "full"
             value, jacobian = (field.jacobian if full else field.jacobian_diagonal)(t, known)
-            jacobians = jnp.split(jacobian, self.order, axis=-1) if self.order > 1 else [jacobian]
+            jacobians = jnp.split(jacobian, self.reads, axis=-1) if self.reads > 1 else [jacobian]
         z = self.residual(value, mean)
         rounding = jnp.finfo(mean.dtype).eps * (jnp.abs(z + value) + jnp.abs(value))
         return Residual(z, self.blocks(jacobians), jax.lax.stop_gradient(rounding))
+
+    def local_noise(self, prior: Prior, h: Array, residual: Residual) -> LocalNoise:
+        """What one step of unit noise says of the residual, and of the derivative it determines."""
+        return local_noise(prior, h, residual, self.exact)
+
+    def pin(self, structure: Structure, factor: Array, coords: Array, blocks: Blocks) -> Array:
+        """Make ``R Hᵀ`` exactly zero after an update, where :attr:`exact` says how."""
+        if self.exact is None:
+            return factor
+        return structure.pin(factor, coords, blocks, self.exact)
 
     def local_error(self, h: Array, std: Float[Array, " d"]) -> Float[Array, "k d"]:
         """Errors of ``y, ..., y^(k-1)`` after a step with an error ``std`` in the equation.
@@ -175,6 +204,12 @@ class Equation(Part):
         """Inverse of :meth:`stacked`: all of the first part, and the last row of the others."""
         parts = jnp.split(stacked, self.order, axis=-1)
         return jnp.concatenate([parts[0], *(part[-1:] for part in parts[1:])])
+
+
+def _row_by_row(mean: Any, rows: int) -> Any:
+    if rows == 1:
+        return mean[..., 0, :]
+    return mean[..., :rows, :].reshape(*mean.shape[:-2], -1)
 
 
 @dataclass(frozen=True)

@@ -67,8 +67,13 @@ class Bounds:
     def inside(self, y: Any) -> Any:
         """The nearest value inside; derivatives are those of ``y``, on the border too."""
         xp: Any = np if isinstance(y, np.ndarray) else jnp
-        low, high = (xp.reshape(xp.asarray(x), xp.shape(y)) for x in (self.low, self.high))
+        low, high = (xp.reshape(x, xp.shape(y)) for x in self.wide(xp, xp.size(y)))
         return xp.where(y < low, low, xp.where(y > high, high, y))
+
+    def wide(self, xp: Any, size: int) -> tuple[Any, Any]:
+        """For a state of so many numbers, with derivatives after ``y``: these have no bounds."""
+        free = np.full(size - self.low.shape[0], np.inf)
+        return xp.concatenate([self.low, -free]), xp.concatenate([self.high, free])
 
     def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """``f(t, y, ...)`` asked inside of the bounds only: beyond them it is as on the border."""
@@ -107,7 +112,7 @@ class Constraint:
             value, gradients = linearised(self.invariants, t, u)
             move = weight * _nearest(xp, gradients * weight, value)
             if self.bounds is not None:
-                low, high = self._wide(xp, u)
+                low, high = self.bounds.wide(xp, u.shape[0])
                 free = ~(((u <= low) & (move > 0.0)) | ((u >= high) & (move < 0.0)))
                 move = weight * _nearest(xp, gradients * weight * free, value)
             moved = self._inside(xp, u - move)
@@ -119,17 +124,10 @@ class Constraint:
         rows = xp.where(xp.isfinite(rows), rows, 0.0)
         return Landed(u, rows / weight, rows * weight)
 
-    def _wide(self, xp: Any, u: Any) -> tuple[Any, Any]:
-        """Bounds for all of ``u``; those of velocities are infinite."""
-        assert self.bounds is not None
-        rest = xp.full(u.shape[0] - self.bounds.low.shape[0], np.inf)
-        low, high = self.bounds.low, self.bounds.high
-        return xp.concatenate([low, -rest]), xp.concatenate([high, rest])
-
     def _inside(self, xp: Any, u: Any) -> Any:
         if self.bounds is None:
             return u
-        low, high = self._wide(xp, u)
+        low, high = self.bounds.wide(xp, u.shape[0])
         return xp.where(u < low, low, xp.where(u > high, high, u))
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from probode.model.gaussian import norm, std_of, whiten
+from probode.model.gaussian import Update, norm, std_of, whiten
 from probode.model.prior import Prior
 
 Block = Any
@@ -54,6 +54,8 @@ class LocalNoise(NamedTuple):
     """``w`` with ``wᵀw = zᵀ (H Q̃ Hᵀ)⁻¹ z``."""
     std: Float[Array, " d"]
     """``sqrt(diag(B_k⁻¹ H Q̃ Hᵀ B_k⁻ᵀ))``: of the derivative ``k`` that the equation determines."""
+    update: Update | None = None
+    """The update of the derivatives that the equation reads, where it is linearised again."""
 
 
 def local_noise(prior: Prior, h: Array, residual: Residual, exact: int | None) -> LocalNoise:

@@ -36,8 +36,10 @@ from probode.global_error.sweeps import Sweeps
 from probode.global_error.transport import Carry
 from probode.model.diffusion import DynamicDiffusion, Evidence, FixedDiffusion
 from probode.model.equation import FirstOrder
+from probode.model.implicit import Implicit
 from probode.model.invariant import Constraint, Landed
 from probode.model.ioup import IOUP
+from probode.model.mass_matrix import MassMatrix
 from probode.model.matern import Matern
 from probode.model.prior import IWP
 from probode.model.second_order import SecondOrder
@@ -69,6 +71,7 @@ _CLASSES: dict[str, type] = {
         *(EK0, EK1, DiagonalEK1, FixedDiffusion, DynamicDiffusion),
         *(TaylorStart, RungeKuttaStart, DiffuseStart),
         *(Method, IWP, IOUP, Matern, FirstOrder, SecondOrder, Isotropic, BlockDiagonal, Dense),
+        *(Implicit, MassMatrix),
     )
 }
 """What a saved posterior may be made of."""

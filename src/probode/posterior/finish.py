@@ -35,7 +35,7 @@ def calibrated(posterior: Posterior, field: Field, mode: str, limits: Limits) ->
         return posterior if whole else posterior.without("calibration")
     assert isinstance(path, SavedPath) and path.saving.tracker is not None
     std = posterior.state().std.reshape(len(posterior.t), -1)
-    known = posterior.method.equation.read(path.marginals.mean)
+    known = posterior.method.equation.controlled(path.marginals.mean)
     made = path.saving.tracker.calibration(mode, known, std)
     posterior = posterior.with_calibration(made)
     return posterior if posterior.problem.field is None else posterior.with_looked()

@@ -30,6 +30,7 @@ from probode.global_error.result import Calibration
 from probode.global_error.scales import Scales
 from probode.model.diffusion import Evidence
 from probode.model.gaussian import safe_sqrt
+from probode.model.implicit import Implicit
 from probode.posterior.outcome import Gaussian, Joint, Problem, Stats
 from probode.posterior.paths import NodePath, Path, SavedPath
 from probode.posterior.views import Views
@@ -247,10 +248,11 @@ class Posterior(Views):
             message = status.message
             failed = status in (Status.NOT_FINITE, Status.START_NOT_FINITE)
             if failed and field is not None and isinstance(self.path, NodePath):
-                y = np.asarray(self.state().mean)[-1].reshape(-1)
+                y = np.asarray(self.method.equation.read(self.path.means[-1]))
                 with double_precision():
                     message = where_not_finite(status, field, float(self.t[-1]), y)
-            if (failed or status == Status.NOT_A_FUNCTION) and self.problem.notes:
+            changed = isinstance(self.method.equation, Implicit)  # perhaps, at the start
+            if (failed or changed or status == Status.NOT_A_FUNCTION) and self.problem.notes:
                 message += f" On the way {'; '.join(self.problem.notes)}."
             return " ".join([message, *(_NOT_DONE[what] for what in self.missing)])
         raise TypeError(

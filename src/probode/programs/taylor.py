@@ -84,6 +84,44 @@ def _by_series(
     return jnp.stack([factorial(k) * solution.instantiated(k) for k in range(order + 1)])
 
 
+def along_curve(
+    function: Callable[[Array, Array], Array], t0: Array, rows: Float[Array, "n d"]
+) -> Float[Array, "m d"]:
+    """Taylor coefficients ``0..n-2`` of ``F(t, y(t), y'(t))`` along a polynomial ``y``.
+
+    ``rows`` are the coefficients ``y_0..y_(n-1)`` of ``y`` in powers of ``t - t0``; ``function``
+    takes ``(t, u)``, where ``u`` is ``y`` followed by ``y'``.
+    """
+    count = rows.shape[0] - 1
+    slopes = jnp.arange(1.0, count + 1.0)[:, None] * rows[1:]
+    curve = jnp.concatenate([rows[:-1], slopes], axis=-1)
+    try:
+        with reading(*_SERIES, expected=(NotImplementedError,)):
+            closed = trace(function, t0, curve[0])
+            expansion = _Expansion()
+            time = Series(t0, [t0, jnp.ones_like(t0)])
+            (value,) = expansion.run(closed, [time, Series(curve[0], list(curve))])
+            for k in range(count):
+                for series in expansion.series.copy():
+                    series[k]
+            return jnp.stack([value.instantiated(k) for k in range(count)])
+    except Unreadable:
+        pass
+
+    def moved(s: Array) -> Array:
+        return function(t0 + s, jnp.polyval(curve[::-1], s))
+
+    found, g = [], moved
+    for k in range(count):
+        found.append(g(jnp.zeros_like(t0)) / factorial(k))
+        g = partial(_slope, g)
+    return jnp.stack(found)
+
+
+def _slope(g: Callable[[Array], Array], s: Array) -> Array:
+    return jax.jvp(g, (s,), (jnp.ones_like(s),))[1]
+
+
 class Series:
     """Coefficients of one array, computed when they are asked for; ``None`` is a zero."""
 
