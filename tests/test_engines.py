@@ -8,7 +8,17 @@ import numpy as np
 import pytest
 
 import probode
-from probode import EK0, EK1, IWP, DynamicDiffusion, FixedDiffusion, Matern, PControl, PIControl
+from probode import (
+    EK0,
+    EK1,
+    IWP,
+    DynamicDiffusion,
+    FixedDiffusion,
+    Matern,
+    PControl,
+    PIControl,
+    SecondOrder,
+)
 from probode.engines import lanes, native
 from probode.engines.choice import ENGINES, engine_for, interpolator_for
 from probode.engines.in_jax import JAX
@@ -38,6 +48,7 @@ def thrice(kind, name):
 OWN_PARTS = {
     "prior": {"prior": heir(IWP, "noise_scale", lambda self, ratio: 2.0 * ratio)(3)},
     "equation": {"equation": thrice(FirstOrder, "residual")(None)},
+    "second order": {"equation": thrice(SecondOrder, "local_error")(None)},
     "isotropic": {"structure": thrice(Isotropic, "std")(4, D)},
     "block-diagonal": {"structure": thrice(BlockDiagonal, "std")(4, D)},
     "dense": {"structure": thrice(Dense, "std")(4, D)},
@@ -80,6 +91,12 @@ GATES = [
 @pytest.mark.parametrize("supports", GATES)
 def test_an_engine_with_our_formulas_takes_our_models(supports):
     assert supports(METHOD, CONTROL)
+
+
+def test_equations_of_second_order_are_for_the_kernels_but_not_for_lanes():
+    method = EK0(3).method(D, SecondOrder())
+    assert NATIVE.supports(method, CONTROL) == native.available()
+    assert not in_lanes(method, CONTROL)
 
 
 @pytest.mark.parametrize("method", OWN_METHODS)

@@ -7,8 +7,6 @@
 namespace probode {
 namespace PROBODE_ISA {
 
-constexpr int kHighestEquation = 2;  // order of an equation: the derivative that it determines
-
 // What the update of one block needs and gives. The observation is in the coordinates of the step,
 //
 //   u = x_k - Σ_{i<k} c_i J_i x_i,   c_i = T_i / T_k        for an equation of order k

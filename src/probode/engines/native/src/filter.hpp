@@ -1,6 +1,7 @@
 // One attempted step of the filter: calibrate, judge, and if accepted condition; then predict.
 //
-// The same formulas as `step.py`, `diffusion.py` and `control.py`, where they are explained.
+// The same formulas as `step.py`, `diffusion.py` and `control.py`, where they are explained. `order` is that of the
+// equation, k: known at compile time, since small steps take as long as a few dozen branches.
 #pragma once
 
 #include "wide.hpp"
@@ -8,14 +9,19 @@
 namespace probode {
 namespace PROBODE_ISA {
 
+// T_k, the coordinate of the derivative that the equation determines.
+template <int order>
+double coordinate_of(const double* coords) { return order == 1 ? 1.0 : coords[order]; }
+
 // sqrt(H Q̃ Hᵀ) of one component where there is no Jacobian.
-inline double plain_deviation(const Settings& s) {
+template <int order>
+double plain_deviation(const Settings& s) {
   double sum = 0.0;
-  for (int r = 0; r <= s.determined; ++r) sum += square(s.noise[r * s.n + s.determined]);
+  for (int r = 0; r <= order; ++r) sum += square(s.noise[r * s.n + order]);
   return std::sqrt(sum);
 }
 
-// Whiten z with H Q̃ Hᵀ, H = E_k - Σ_{i<k} c_i J_i E_i (k: `order`, c_i: `weights`): a decomposition of the rows
+// Whiten z with H Q̃ Hᵀ, H = E_k - Σ_{i<k} c_i J_i E_i (c_i: `weights`): a decomposition of the rows
 //
 //   L_rk I - Σ_{i=r..k-1} c_i L_ri J_iᵀ,  r = 0..k-1;   L_kk I
 //
@@ -31,7 +37,7 @@ void local_noise(const Settings& s, const double* weights, const double* jacobia
     for (int i = r; i < order; ++i) of[r][i] = weights[i] * s.noise[r * n + i];
   }
   if (s.jacobian == kNone) {
-    const double std = plain_deviation(s);
+    const double std = plain_deviation<order>(s);
     for (int k = 0; k < d; ++k) {
       std_dev[k] = std;
       whitened[k] = z[k] / std;
@@ -126,14 +132,15 @@ struct Errors {
   bool finite(long d) const { return each ? all_finite(each, d) : std::isfinite(common); }
 
   // Σ (error / tolerance)² of all that is controlled.
+  template <int order>
   double squares(const Settings& s, const State& x) const {
-    double sum = squares(s, x, s.reads() - s.d, 1.0);
-    if (s.determined == 2) sum += squares(s, x, 0, below);
-    return sum;
+    if constexpr (order == 1) return squares(s, x, 0, 1.0);
+    else return squares(s, x, s.d, 1.0) + squares(s, x, 0, below);
   }
 
   // The same of one derivative, whose numbers begin at `from`, in lanes.
-  double squares(const Settings& s, const State& x, long from, double factor) const {
+  __attribute__((always_inline)) inline double squares(const Settings& s, const State& x, long from,
+                                                       double factor) const {
     const long d = s.d;
     const double *before = x.row.mean + from, *after = x.predicted + from;
     const double *atol = s.atol + from, *rtol = s.rtol + from;
@@ -156,19 +163,20 @@ struct Errors {
 };
 
 // What the control says of a step: whether it is accepted, and the length of the next.
-inline bool judge(const Settings& s, State& x, const Errors& error, bool& failed) {
+template <int order>
+bool judge(const Settings& s, State& x, const Errors& error, bool& failed) {
   if (s.control == kConstantStep || s.control == kGrid) {
-    const bool finite = error.finite(s.d) && all_finite(x.predicted, s.reads());
+    const bool finite = error.finite(s.d) && all_finite(x.predicted, order * s.d);
     *x.control_accepted += finite;
     *x.rejected = finite ? 0.0 : 1.0;
     failed = !finite;
     return finite;
   }
   const double h = *x.t_next - *x.row.t;
-  const double norm = std::sqrt(error.squares(s, x) / s.reads());
+  const double norm = std::sqrt(error.squares<order>(s, x) / (order * s.d));
   const bool accepted = norm <= 1.0, finite = std::isfinite(norm);
   const double bounded = finite ? std::max(norm, 1e-10) : 1.0;
-  const double power = 1.0 / (s.n + 1 - s.determined);
+  const double power = 1.0 / (s.n + 1 - order);
   double factor;
   if (s.control == kProportional || bounded > 1.0) {
     factor = std::pow(bounded, -power);
@@ -215,15 +223,16 @@ inline void count(State& x, long which, double square_of_whitened, double pivot,
 }
 
 // The Jacobian as a block needs it, (width, k width).
-inline const double* jacobian_of_block(const Settings& s, const double* jacobian, int block) {
+template <int order>
+const double* jacobian_of_block(const Settings& s, const double* jacobian, int block) {
   if (s.jacobian == kNone) return nullptr;
   if (s.jacobian == kFull) return jacobian;
-  if (s.determined == 1 && s.structure != kDense) return jacobian + block;
-  const int d = s.d, w = s.width(), columns = s.determined * w;
+  if (order == 1 && s.structure != kDense) return jacobian + block;
+  const int d = s.d, w = s.width(), columns = order * w;
   thread_local std::vector<double> memory;
   double* matrix = room(memory, static_cast<size_t>(w) * columns);
   std::memset(matrix, 0, sizeof(double) * w * columns);
-  for (int i = 0; i < s.determined; ++i)
+  for (int i = 0; i < order; ++i)
     for (int k = 0; k < w; ++k)
       matrix[static_cast<long>(k) * columns + i * w + k] = jacobian[static_cast<long>(i) * d + block * w + k];
   return matrix;
@@ -232,14 +241,15 @@ inline const double* jacobian_of_block(const Settings& s, const double* jacobian
 // Condition on z = 0: the covariance work of a step. Writes the new row into `x.row`; its mean too, unless
 // a second evaluation is to follow: then what f takes is corrected alone, in the prediction, for `finish`.
 // `weights` and `z` as in `advance`.
-inline void update(const Settings& s, State& x, const double* jacobian, const double* weights, const double* z,
-                   const double* rounding, const double* scale, Scratch& scratch) {
+template <int order>
+void update(const Settings& s, State& x, const double* jacobian, const double* weights, const double* z,
+            const double* rounding, const double* scale, Scratch& scratch) {
   const int n = s.n, d = s.d, w = s.width(), size = s.block_size();
   const double h = *x.t_next - *x.row.t;
   double coords[kMaxDerivatives], change[kMaxDerivatives];
   coordinates(s, h, coords);
   powers(*x.row.h / h, n, change);
-  const double unit = std::fabs(coords[s.determined]);
+  const double unit = std::fabs(coordinate_of<order>(coords));
 
   const bool shared = s.structure == kIsotropic, twice = s.evaluations == 2;
   thread_local std::vector<double> memory;
@@ -254,7 +264,7 @@ inline void update(const Settings& s, State& x, const double* jacobian, const do
 
   for (int block = 0; block < s.blocks(); ++block) {
     for (int k = 0; k < w; ++k) noise[k] = rounding[block * w + k];
-    const double* block_jacobian = jacobian_of_block(s, jacobian, block);
+    const double* block_jacobian = jacobian_of_block<order>(s, jacobian, block);
     const double* block_scale = scale + (s.structure == kBlockDiagonal ? block : 0);
     // In place: the factor is not read any more when the posterior's is written.
     double* factor = x.row.factor + static_cast<long>(block) * size * size;
@@ -262,11 +272,9 @@ inline void update(const Settings& s, State& x, const double* jacobian, const do
     // Of a block one component wide the correction for a residual of one is the gain: it serves all
     // components that share the block, and both evaluations.
     const double one = 1.0, *residual = w == 1 ? &one : z;
-    const Block all = {n, w, s.determined, factor, change, s.transition, block_scale, s.noise, weights,
-                       block_jacobian, s.fixed ? nullptr : noise, residual, factor, correction, whitened,
-                       pivots, blank, s.keep};
-    if (s.determined == 1) condition<1>(all, scratch);
-    else condition<2>(all, scratch);
+    condition<order>({n, w, order, factor, change, s.transition, block_scale, s.noise, weights, block_jacobian,
+                      s.fixed ? nullptr : noise, residual, factor, correction, whitened, pivots, blank, s.keep},
+                     scratch);
 
     auto pivot = [&](int a) { return blank[a] ? pivots[a] : unit * pivots[a]; };
     if (shared && !s.multivariate) {
@@ -280,7 +288,7 @@ inline void update(const Settings& s, State& x, const double* jacobian, const do
     }
   }
   if (twice) {
-    correct(s, coords, corrections, z, 0, s.determined, 0, d, x.predicted, x.predicted);
+    correct(s, coords, corrections, z, 0, order, 0, d, x.predicted, x.predicted);
   } else if (w == 1) {
     for_pieces(d, [&](long from, long to) {
       correct(s, coords, corrections, z, 0, n, from, to, x.predicted, x.row.mean);
@@ -298,11 +306,12 @@ inline void update(const Settings& s, State& x, const double* jacobian, const do
 
 // The second evaluation of a step, where the first has corrected what f takes: the mean is corrected with
 // it instead, if it is finite.
-inline void finish(const Settings& s, State& x, const double* f, Scratch& scratch) {
-  const int n = s.n, d = s.d, k = s.determined;
+template <int order>
+void finish(const Settings& s, State& x, const double* f, Scratch& scratch) {
+  const int n = s.n, d = s.d;
   double coords[kMaxDerivatives];
   coordinates(s, *x.row.h, coords);
-  const double inverse = 1.0 / coords[k], *slope = x.predicted + static_cast<long>(k) * d;
+  const double inverse = 1.0 / coordinate_of<order>(coords), *slope = x.predicted + order * d;
   double *z = room(scratch.small, 2 * static_cast<size_t>(d)), *change = z + d;
   if (!all_finite(f, d)) f = x.first_slope;
   for_pieces(d, [&](long from, long to) {
@@ -310,16 +319,16 @@ inline void finish(const Settings& s, State& x, const double* f, Scratch& scratc
       z[i] = inverse * (slope[i] - f[i]);
       change[i] = inverse * (x.first_slope[i] - f[i]);
     }
-    correct(s, coords, x.gain, change, 0, k, from, to, x.predicted, x.row.mean);
-    correct(s, coords, x.gain, z, k, n, from, to, x.predicted, x.row.mean);
+    correct(s, coords, x.gain, change, 0, order, from, to, x.predicted, x.row.mean);
+    correct(s, coords, x.gain, z, order, n, from, to, x.predicted, x.row.mean);
   });
   *x.waiting = 0.0;
 }
 
 // z = (y^(k) - f) / T_k and the level of rounding in it, ε (|y^(k)| + |f|) / |T_k|: one for each component, or,
 // where they share a block, the root of its mean square. `slope` is y^(k), `inverse` 1 / T_k.
-inline void observe(const Settings& s, const double* slope, const double* f, double inverse, double* z,
-                    double* rounding) {
+__attribute__((always_inline)) inline void observe(const Settings& s, const double* slope, const double* f,
+                                                   double inverse, double* z, double* rounding) {
   const long d = s.d;
   const double epsilon = kEpsilon * std::fabs(inverse);
   if (s.structure != kIsotropic) {
@@ -378,34 +387,33 @@ inline void arrive(const Settings& s, State& x, double* rows) {
 
 // Attempt the step whose evaluation (f, J) is given, or finish the one whose second evaluation it is;
 // propose the next. Whether to go on.
-inline bool advance(const Settings& s, double* state, double* rows, const double* f,
-                    const double* jacobian) {
+template <int order>
+bool advance(const Settings& s, double* state, double* rows, const double* f, const double* jacobian) {
   State x(s, state);
   Scratch& scratch = Scratch::mine();
   const int d = s.d;
   if (s.evaluations == 2 && *x.waiting != 0.0) {
-    finish(s, x, f, scratch);
+    finish<order>(s, x, f, scratch);
     arrive(s, x, rows);
     propose(s, x);
     return goes_on(s, x);
   }
   const double h = *x.t_next - *x.row.t;
-  double coords[kMaxDerivatives], weights[kHighestEquation];
+  double coords[kMaxDerivatives], weights[order];
   coordinates(s, h, coords);
   // The observation in coordinates, those of the derivative that the equation determines: T_1 is one.
-  const int determined = s.determined;
-  const double inverse = 1.0 / coords[determined];
-  for (int i = 0; i < determined; ++i) weights[i] = coords[i] * inverse;
+  const double own = coordinate_of<order>(coords), inverse = 1.0 / own;
+  for (int i = 0; i < order; ++i) weights[i] = coords[i] * inverse;
 
   double* z = room(scratch.small, 6 * static_cast<size_t>(d));
   double *rounding = z + d, *whitened = rounding + d, *deviation = whitened + d;
   double *scale = deviation + d, *each = scale + d;
-  observe(s, x.predicted + static_cast<long>(determined) * d, f, inverse, z, rounding);
+  observe(s, x.predicted + order * d, f, inverse, z, rounding);
 
   // Components that share a block, and one diffusion, have the same noise and the same error.
   const bool alike = s.structure == kIsotropic && !s.multivariate;
-  if (!alike) (determined == 1 ? local_noise<1> : local_noise<2>)(s, weights, jacobian, z, scratch, whitened, deviation);
-  const double plain = plain_deviation(s);
+  if (!alike) local_noise<order>(s, weights, jacobian, z, scratch, whitened, deviation);
+  const double plain = plain_deviation<order>(s);
   const double common = alike ? norm(z, d) / std::sqrt(d) / plain : norm(whitened, d) / std::sqrt(d);
   const double unit = s.fixed ? noise_scale(s, h / *x.reference) : 1.0;
   const double growth = s.damped ? noise_scale(s, h / *x.row.h) : 0.0;
@@ -415,7 +423,7 @@ inline bool advance(const Settings& s, double* state, double* rows, const double
     return std::sqrt(local) * std::sqrt(bounded);
   };
   // The error of the equation, in plain units and over the step.
-  const double over_step = std::fabs(h * coords[determined]);
+  const double over_step = std::fabs(h * own);
   Errors error{alike ? nullptr : each, 0.0, 0.5 * std::fabs(h)};
   for (int k = 0; k < (alike ? 1 : d); ++k) {
     const double local = s.multivariate ? std::fabs(whitened[k]) : common;
@@ -435,11 +443,11 @@ inline bool advance(const Settings& s, double* state, double* rows, const double
 
   bool failed = false;
   const bool still = *x.t_next == *x.row.t;
-  const bool accepted = judge(s, x, error, failed);
+  const bool accepted = judge<order>(s, x, error, failed);
   *x.attempted += 1.0;
   if (failed) *x.status = finite || still ? s.step_too_small : s.not_finite;
   if (accepted) {
-    update(s, x, jacobian, weights, z, rounding, scale, scratch);
+    update<order>(s, x, jacobian, weights, z, rounding, scale, scratch);
     if (s.evaluations == 2) {
       std::memcpy(x.first_slope, f, sizeof(double) * d);
       *x.waiting = 1.0;

@@ -16,9 +16,13 @@ bool open_chunk(const double* settings, double* state, double* rows) {
   return open(Settings(settings), state, rows);
 }
 
+// The step for the order of the equation.
+auto advance_of(const Settings& s) { return s.determined == 1 ? advance<1> : advance<2>; }
+
 bool advance_step(const double* settings, double* state, double* rows, const double* f,
                   const double* jacobian) {
-  return advance(Settings(settings), state, rows, f, jacobian);
+  const Settings s(settings);
+  return advance_of(s)(s, state, rows, f, jacobian);
 }
 
 // All steps of a chunk, the vector field given as a list of operations.
@@ -26,6 +30,7 @@ void run_chunk(const double* settings, double* state, double* rows, const TapeDa
   const Settings s(settings);
   Tape tape(field, static_cast<int>(s.reads()));
   std::vector<double> out(tape.outputs());
+  const auto advance = advance_of(s);
   bool go = open(s, state, rows);
   while (go) {
     tape.evaluate(state, out.data());
