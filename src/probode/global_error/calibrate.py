@@ -33,7 +33,8 @@ def calibrate_nodes(
 
     Also whether that was done in time for all steps.
     """
-    scheme = scheme_for(method, smoothed, mode)
+    has_jacobian = not isinstance(problem, HostProblem) or problem.jacobian is not None
+    scheme = scheme_for(method, smoothed, mode, has_jacobian)
     moved = _transport(scheme, problem, t, means, limits)
     lost = on_host(t) and not np.all(np.isfinite(moved.error))
     if lost and isinstance(problem, Field) and not problem.guarded:

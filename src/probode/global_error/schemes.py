@@ -20,8 +20,10 @@ _LIGHT_BLOCK_STEPS = 1024
 _BLOCK_BYTES = 32 * 2**20
 
 
-def scheme_for(method: Method, smoothed: bool, mode: str) -> Scheme:
+def scheme_for(method: Method, smoothed: bool, mode: str, has_jacobian: bool = True) -> Scheme:
     """The transport of a solver: implicit where the solver is, Jacobian-free where it is.
+
+    Of EK0 under a prior that knows a linear part it is implicit, if there is a Jacobian to be had.
 
     ``"defect"``: Radau IIA with four stages and a correction (8 ``f`` and a Jacobian a step), or
     two sweeps of Gauss with three stages (6 ``f``). ``"defect-fast"``: three stages, linearised or
@@ -34,7 +36,8 @@ def scheme_for(method: Method, smoothed: bool, mode: str) -> Scheme:
             f"{type(method.equation).__name__}: use calibration='model', or write it as a system "
             "of first order."
         )
-    return _scheme(method.prior.order, method.jacobian, smoothed, mode == "defect-fast")
+    kind = method.follows if has_jacobian else "none"
+    return _scheme(method.prior.order, kind, smoothed, mode == "defect-fast")
 
 
 @lru_cache(maxsize=64)
