@@ -252,9 +252,8 @@ def test_steps_at_which_the_integrated_wiener_process_diverges() -> None:
         return laplacian @ u - u * slope / (2.0 * width)
 
     start = np.sin(3.0 * np.pi * x) ** 3 * (1.0 - x) ** 1.5
-    true = probode.solve(
-        burgers, (0.0, 1.0), start, solver=EK1(5), control=TIGHT, save_at=1.0
-    ).mean[-1]
+    tight = {"solver": EK1(5), "control": probode.PIControl(1e-9, 1e-11), "save_at": 1.0}
+    true = probode.solve(burgers, (0.0, 1.0), start, **tight).mean[-1]
 
     def error(solver: probode.EK1) -> float:
         made = probode.solve(burgers, (0.0, 1.0), start, solver=solver, step=0.1, smooth=False)
@@ -263,3 +262,60 @@ def test_steps_at_which_the_integrated_wiener_process_diverges() -> None:
     assert error(EK1(2, "fixed")) > 0.1
     assert error(EK0(IOUP(2, laplacian), "fixed")) < 3.4e-4
     assert error(EK1(IOUP(2, "jacobian"), "fixed")) < 1.6e-4
+
+
+def test_members_of_an_ensemble_have_drifts_of_their_own() -> None:
+    starts, solver = np.array([[1.0, 1.0], [5.0, -1.0]]), EK1(IOUP(2, "jacobian"))
+    how = {"solver": solver, "save_at": [1.0], "smooth": False}
+    ensemble = probode.solve_ensemble(forced, (0.0, 1.0), starts, **how)
+    for mean, std, start in zip(ensemble.mean, ensemble.std, starts, strict=True):
+        alone = probode.solve(forced, (0.0, 1.0), start, **how)
+        np.testing.assert_allclose(mean, alone.mean, rtol=1e-10)
+        np.testing.assert_allclose(std, alone.std, rtol=1e-4)
+
+
+def test_steps_across_a_switch_start_with_a_new_drift() -> None:
+    """``y' = -y`` up to ``t = 1``, then ``y' = -3 (y - 1)``."""
+
+    def switching(t: float, y: jax.Array) -> jax.Array:
+        return jnp.where(t < 1.0, -y, -3.0 * (y - 1.0))
+
+    posterior = probode.solve(switching, (0.0, 2.0), 1.0, solver=EK1(IOUP(2, "jacobian")))
+    rows = posterior.path.rows
+    np.testing.assert_array_equal(rows.drift.ravel(), np.where(rows.t < 1.0, -1.0, -3.0))
+    for t in (1.3, 2.0):
+        true = 1.0 + (np.exp(-1.0) - 1.0) * np.exp(-3.0 * (t - 1.0))
+        np.testing.assert_allclose(posterior(t).mean, true, rtol=1e-9)
+
+
+def by_python(t: float, y: np.ndarray) -> list[float]:
+    first, second = (float(value) for value in y)
+    return [
+        -first + 2.0 * second + float(np.sin(t)),
+        0.5 * first - 50.0 * second + 0.1 * first**2,
+    ]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_functions_of_python_take_numbers_as_rates() -> None:
+    solver = EK0(IOUP(2, np.array([[-1.0, 2.0], [0.5, -50.0]])))
+    result = probode.solve_ivp(by_python, (0, 1), START, method=solver, rtol=1e-6, atol=1e-8)
+    assert result.posterior.stats.path == "python"
+    wanted = probode.solve_ivp(forced, (0, 1), START, rtol=1e-9, atol=1e-11)
+    np.testing.assert_allclose(result.y[:, -1], wanted.y[:, -1], rtol=1e-5)
+    with pytest.raises(ValueError, match="give the rate as numbers"):
+        probode.solve_ivp(by_python, (0, 1), START, method=EK1(IOUP(2, "jacobian")))
+
+
+@pytest.mark.parametrize("solver", [EK0(IOUP(2, LINEAR)), EK1(IOUP(2, "jacobian"))])
+def test_calibrated_error_bars_are_of_the_size_of_the_error(solver: probode.EK1) -> None:
+    """The transport of the error is implicit where the steps are, EK0 with a rate included."""
+    true = probode.solve(forced, (0.0, 2.0), START, control=probode.PIControl(1e-11, 1e-13))
+    control = probode.PIControl(1e-4, 1e-6)
+    posterior = probode.solve(
+        forced, (0.0, 2.0), START, solver=solver, control=control, calibration="defect"
+    )
+    times = posterior.t[1:]
+    chi2 = np.mean(((posterior(times).mean - true(times).mean) / posterior(times).std) ** 2)
+    assert 1 / 3 < chi2 < 3
+    assert posterior.diagnose().trusted

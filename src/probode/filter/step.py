@@ -61,6 +61,13 @@ class Method(Part):
         )
 
     @property
+    def follows(self) -> str:
+        """What of the Jacobian its steps follow, however stiff: of EK0 what the prior knows."""
+        if self.jacobian != "none" or not self.prior.knows_linear_part:
+            return self.jacobian
+        return "full" if self.structure.widest_block == 2 else "diagonal"
+
+    @property
     def drift_shape(self) -> tuple[int, ...] | None:
         """Shape of what the prior takes from the equation in each step, if it does."""
         if not self.prior.per_step:

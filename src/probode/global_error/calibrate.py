@@ -35,7 +35,8 @@ def calibrate_nodes(
     For an equation of order ``k`` they are those of ``u = (y, ..., y^(k-1))``: ``std`` is
     ``(N, k d)``. Also whether that was done in time for all steps.
     """
-    scheme, equation = scheme_for(method, smoothed, mode), method.equation
+    has_jacobian = not isinstance(problem, HostProblem) or problem.jacobian is not None
+    scheme, equation = scheme_for(method, smoothed, mode, has_jacobian), method.equation
     means, problem = equation.stacked(means), as_system(equation, problem)
     moved = _transport(scheme, problem, t, means, limits)
     lost = on_host(t) and not np.all(np.isfinite(moved.error))

@@ -21,8 +21,10 @@ _LIGHT_BLOCK_STEPS = 1024
 _BLOCK_BYTES = 32 * 2**20
 
 
-def scheme_for(method: Method, smoothed: bool, mode: str) -> Scheme:
+def scheme_for(method: Method, smoothed: bool, mode: str, has_jacobian: bool = True) -> Scheme:
     """The transport of a solver: implicit where the solver is, Jacobian-free where it is.
+
+    Of EK0 under a prior that knows a linear part it is implicit, if there is a Jacobian to be had.
 
     ``"defect"``: Radau IIA with four stages and a correction (8 ``f`` and a Jacobian a step), or
     two sweeps of Gauss with three stages (6 ``f``). ``"defect-fast"``: three stages, linearised or
@@ -36,24 +38,24 @@ def scheme_for(method: Method, smoothed: bool, mode: str) -> Scheme:
             f"global errors cannot be estimated for {type(equation).__name__}: its transport is "
             f"{equation.transport!r}, known are {', '.join(KINDS)}. Use calibration='model'."
         )
-    return kind(method, smoothed, mode == "defect-fast")
+    return kind(method, smoothed, mode == "defect-fast", has_jacobian)
 
 
-def _explicit(method: Method, smoothed: bool, fast: bool) -> Scheme:
+def _explicit(method: Method, smoothed: bool, fast: bool, has_jacobian: bool) -> Scheme:
     """Along the equation as a system of first order, of which the solver has so high an order."""
-    equation = method.equation
+    equation, follows = method.equation, method.follows if has_jacobian else "none"
     order = equation.lowered(method.prior.order)
-    return _scheme(order, method.jacobian, smoothed, fast, equation.order)
+    return _scheme(order, follows, smoothed, fast, equation.order)
 
 
-def _implicit(method: Method, smoothed: bool, fast: bool) -> Scheme:
+def _implicit(method: Method, smoothed: bool, fast: bool, has_jacobian: bool) -> Scheme:
     """Along ``F(t, y, y') = 0`` itself; as many stages and corrections as for EK1."""
     stages, corrections = (3, 0) if fast else (4, 1)
     k = contact(method.prior.order, smoothed)
     return ImplicitNewton(Collocation("radau", stages), k, corrections)
 
 
-KINDS: dict[str, Callable[[Method, bool, bool], Scheme]] = {
+KINDS: dict[str, Callable[[Method, bool, bool, bool], Scheme]] = {
     "explicit": _explicit,
     "implicit": _implicit,
 }

@@ -93,6 +93,10 @@ class IOUP(Prior):
     def per_step(self) -> bool:
         return isinstance(self.rate, str) and self.rate == JACOBIAN
 
+    @property
+    def knows_linear_part(self) -> bool:
+        return True
+
     def linear_part(self, drift: Array | None) -> Any:
         """The rate: all that EK0, which has no other Jacobian, linearises."""
         return drift if self.per_step else self.rate

@@ -142,6 +142,11 @@ class Prior(Part):
         """Whether each step has a drift of its own, from the equation's linearisation."""
         return False
 
+    @property
+    def knows_linear_part(self) -> bool:
+        """Whether it has one: such steps follow what is stiff without a Jacobian."""
+        return False
+
     def linear_part(self, drift: Array | None) -> Any:
         """What it knows of ``∂f/∂y``: a number, a diagonal, a matrix; ``None``: nothing."""
         return None
