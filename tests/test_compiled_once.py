@@ -13,7 +13,7 @@ import pytest
 from transformed import GRID, QUICK, RATES, SAVE_AT, SPAN, Y0, predator_prey, solve
 
 import probode
-from probode import EK0, EK1, MassMatrix, Matern
+from probode import EK0, EK1, IOUP, MassMatrix, Matern
 
 pytestmark = pytest.mark.usefixtures("jax_as_it_comes")
 
@@ -56,9 +56,15 @@ CALLS = {
     "grid": lambda i: solve(grid=2.0 * (GRID / 2.0) ** (1 + i)).mean,
     "save_at": lambda i: solve(save_at=2.0 * (SAVE_AT / 2.0) ** (1 + i)).mean,
     "lengthscale": lambda i: solve(solver=EK0(Matern(3, 1.0 + i)))(0.3).std,
-    "mass-matrix": lambda i: probode.solve(
-        MassMatrix(lambda t, y: -y, np.array([1.0 + i, 0.0])), (0.0, 1.0), [1.0, 0.0], solver=EK1(1)
-    )(0.5).std,
+    "mass-matrix": lambda i: (
+        probode.solve(
+            MassMatrix(lambda t, y: -y, np.array([1.0 + i, 0.0])),
+            (0.0, 1.0),
+            [1.0, 0.0],
+            solver=EK1(1),
+        )(0.5).std
+    ),
+    "rate": lambda i: solve(solver=EK0(IOUP(3, -1.0 - i))).std,
     "step": lambda i: solve(step=0.125 / (1 + i)).mean,
     "dense-output": lambda i: solve(Y0 + i)(np.linspace(0.0, 1.0 + i, 7)).std,
     "derivative": lambda i: solve(Y0 + i).derivative(0.25 * i).mean,

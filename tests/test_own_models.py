@@ -161,8 +161,15 @@ def test_a_prior_that_knows_the_equation_makes_no_error_to_speak_of():
     np.testing.assert_allclose(posterior.mean, np.exp(-posterior.t), rtol=1e-9)
 
 
-def test_priors_of_ones_own_are_for_solve_ivp_too():
+def test_priors_of_ones_own_are_for_ensembles_and_solve_ivp_too():
     solver = EK0(Decaying(3, 2.0))
+    ensemble = probode.solve_ensemble(
+        *(lambda t, y: -y, (0.0, 1.0), np.array([[1.0], [2.0]])),
+        solver=solver,
+        save_at=[1.0],
+        smooth=False,
+    )
+    np.testing.assert_allclose(ensemble.mean[:, 0, 0], np.exp(-1.0) * np.array([1, 2]), rtol=1e-5)
     result = probode.solve_ivp(lambda t, y: -y, (0, 1), [1.0], method=solver, rtol=1e-6)
     np.testing.assert_allclose(result.y[0, -1], np.exp(-1.0), rtol=1e-5)
     assert result.posterior.solver.prior == Decaying(3, 2.0)

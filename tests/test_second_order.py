@@ -131,8 +131,8 @@ def test_global_errors_of_value_and_velocity_are_estimated(solver):
     t = np.linspace(0.3, 6.0, 41)
     error, std = pair(posterior, t)
     found = np.stack([posterior.global_error(t, k) for k in (0, 1)], axis=1)
-    # Sweeps stop where they have settled to a part of the largest error.
-    assert np.all(abs(found - error) <= 0.1 * np.max(abs(error), axis=0))
+    # Between the steps the error is interpolated: an estimate, of its size.
+    assert np.all(abs(found - error) <= 0.25 * np.max(abs(error), axis=0))
     chi2 = np.mean((error / std) ** 2, axis=0)
     assert np.all((chi2 > 1 / 3) & (chi2 < 3)), chi2
     assert posterior.diagnose().trusted

@@ -12,6 +12,7 @@ from probode.filter.start import DiffuseStart, RungeKuttaStart, TaylorStart
 from probode.model.diffusion import Diffusion, DynamicDiffusion, FixedDiffusion
 from probode.model.equation import Equation, FirstOrder
 from probode.model.implicit import Implicit
+from probode.model.ioup import IOUP
 from probode.model.mass_matrix import MassMatrix
 from probode.model.matern import Matern
 from probode.model.prior import IWP, Prior
@@ -32,6 +33,7 @@ install()  # modules under names they had before
 __all__ = [
     "EK0",
     "EK1",
+    "IOUP",
     "IWP",
     "DiagonalEK1",
     "DiffuseStart",

@@ -31,8 +31,10 @@ from probode.global_error.beside import Beside
 from probode.global_error.schemes import MODES, scheme_for
 from probode.model.equation import Equation, FirstOrder, as_equation, check_equation
 from probode.model.implicit import Implicit
+from probode.model.invariant import check_start, read_bounds
 from probode.model.mass_matrix import MassMatrix
 from probode.posterior.finish import calibrated, run_and_finish
+from probode.posterior.held import constraint_for, type_of
 from probode.posterior.paths import NodePath, Path, SavedPath
 from probode.posterior.posterior import Posterior, Problem, Stats
 from probode.programs.field import bind
@@ -57,6 +59,8 @@ def solve(
     time_limit: float | None = None,
     max_memory: float | str | None = None,
     callback: Callable[[Progress], Any] | None = None,
+    invariants: Any = None,
+    bounds: Any = None,
 ) -> Posterior:
     """Solve ``y' = f(t, y)``, ``y(t0) = y0`` (or another equation); return a posterior over ``y``.
 
@@ -111,6 +115,13 @@ def solve(
         that would need more ends with what it has and ``Status.MEMORY_LIMIT``.
     callback
         Called a few times a second with the progress; returning something true stops the solve.
+    invariants
+        ``g(t, y, *args)`` (or ``g(y)``; for :class:`SecondOrder` ``g(t, y, v, *args)``), a number
+        or an array that is zero along the solution, or a list of such functions: means and samples
+        are moved to where it is zero to rounding, see ``docs/models.md``.
+    bounds
+        ``(low, high)``, numbers or of the shape of ``y``: means and samples are put inside, and
+        ``f`` is never evaluated outside. ``(0, np.inf)`` for ``y >= 0``.
 
     Returns
     -------
@@ -131,11 +142,16 @@ def solve(
     max_steps = check_limits(max_steps, callback)
     with double_precision(), one_blas_thread():
         t0, t1 = _span(t_span)
-        equation = as_equation(vector_field)
+        equation, given_type = as_equation(vector_field), type_of(y0)
         equation = equation.suited(solver.jacobian, solver.initialization.name)
         y0, shape = _initial_values(y0, equation)
         if equation.order > 1 and isinstance(args, tuple | list):
             equation.check_arguments(tuple(args))
+        box = None if bounds is None else read_bounds(bounds, y0 if equation.reads == 1 else y0[0])
+        if box is not None:
+            assert equation.function is not None
+            equation = dataclasses.replace(equation, function=box.around(equation.function))
+            jac = box.around(jac) if callable(jac) else jac
         grid = None if grid is None else _grid(grid, t0, t1)
         times = None if save_at is None else _save_times(save_at, t0, t1)
         diagonal = solver.jacobian == "diagonal"
@@ -148,6 +164,9 @@ def solve(
         method = solver.method(field.d, *other)
         check_equation(equation, field, method.structure, method.jacobian)
         flat = y0.reshape(-1)
+        implicit = isinstance(equation, Implicit)
+        known = y0[0] if implicit else y0  # without the guess of its slope
+        held = constraint_for(invariants, box, equation, t0, known, args, steps)
         traced = is_traced(method, field, steps, t0, t1, flat, times) or inside_trace()
         if traced and times is None and grid is None:
             raise ValueError(
@@ -164,12 +183,19 @@ def solve(
         found, restarts = None, NO_RESTARTS
         if not traced:
             found = switches(field, float(t0), float(t1))
-            if isinstance(steps, PControl) and not isinstance(equation, Implicit):
+            if isinstance(steps, PControl) and not implicit:
                 start = partial(value_at, field, flat)
                 restarts = Restarts.around(found, float(t0), float(t1), start)
         given = Fallback(inputs, restarts)
+        state: Any = None
         if isinstance(equation, Implicit) and not traced:
-            given.note(equation.check_start(field, t0, flat))
+            note, state, slope = equation.check_start(field, t0, flat)
+            given.note(note)
+        elif held is not None and not traced:
+            value: Any = value_at(field, flat, float(t0))
+            state, slope = flat, np.concatenate([flat[field.d :], equation.explicit(value)])
+        if held is not None and not traced:
+            check_start(held, t0, state, slope, given_type)
         beside = None
         if calibration != "model" and times is not None:
             beside = Beside(scheme_for(method, False, calibration))
@@ -191,16 +217,19 @@ def solve(
             return calibrated(made, known.field, calibration, limits)
 
         if traced:
-            solved = _solve_traced(engine, inputs, times, wanted, grid, smooth, max_steps, beside)
-            return finish(*solved, limits)
+            path, final, status = _solve_traced(
+                engine, inputs, times, wanted, grid, smooth, max_steps, beside
+            )
+            return finish(path.held_to(method, held), final, status, limits)
         monitor = Monitor(limits, max_steps, callback, shape)
         if times is not None:
             _check_saved_memory(method, len(times), smooth, limits)
-            return finish(
-                *_solve_saving(engine, given, times, wanted, smooth, monitor, beside), limits
-            )
+            saved = _solve_saving(engine, given, times, wanted, smooth, monitor, beside)
+            path, final, status = saved
+            return finish(path.held_to(method, held), final, status, limits)
         monitor = monitor.bounded(method, smooth, calibration != "model")
-        posterior = run_and_finish(partial(engine.run, given), smooth, monitor, finish)
+        run = partial(engine.run, given)
+        posterior = run_and_finish(run, smooth, monitor, finish, constraint=held)
         assert posterior is not None
         return posterior
 
@@ -321,9 +350,7 @@ def _stats(method: Method, final: loop.Solve, extra: int, evaluated: str) -> Sta
         accepted=accepted,
         rejected=attempted - accepted,
         f_evaluations=method.f_evaluations(attempted, accepted) + extra,
-        jacobian_evaluations=(
-            0 if method.jacobian == "none" else attempted * method.equation.linearizations
-        ),
+        jacobian_evaluations=method.jacobian_evaluations(attempted, accepted),
         path=evaluated,
     )
 
@@ -355,7 +382,7 @@ def _control(
             f"control must be PIControl(rtol, atol) or PControl(rtol, atol), got {control!r}."
         )
     if equation.order > 1:
-        control = _for_each(control, equation, shape[1:])
+        control = for_each_derivative(control, equation, shape[1:])
     return control.flat(shape).within(longest)
 
 
@@ -452,7 +479,7 @@ def _with_slope(y0: Any, equation: Implicit) -> Any:
     return jnp.stack([value, slope]) if is_traced(value, slope) else np.stack([value, slope])
 
 
-def _for_each(control: PControl, equation: Equation, shape: tuple[int, ...]) -> PControl:
+def for_each_derivative(control: PControl, equation: Equation, shape: tuple[int, ...]) -> PControl:
     """Tolerances of the shape of ``y`` hold for each of the derivatives that are given with it."""
     k = equation.order
 

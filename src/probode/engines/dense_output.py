@@ -43,7 +43,8 @@ def around(rows: Rows, smoothed: Marginals | None, right: Any) -> tuple[Any, ...
     i, j = right - (right > 0), right
 
     def at(i: Any, states: Any) -> State:
-        return State(rows.t[i], rows.h[i], states.mean[i], unpack(states.factor[i]))
+        factor = unpack(states.factor[i])
+        return State(rows.t[i], rows.h[i], states.mean[i], factor, rows.drift_at(i))
 
     return at(i, rows), at(i, marginals), at(j, marginals), rows.scale[j]
 

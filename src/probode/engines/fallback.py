@@ -95,7 +95,8 @@ class Fallback(Given):
             return False
         t, y = float(solve.state.t), np.asarray(solve.state.mean)
         h = float(solve.control.h)
-        predicted = method.equation.read(method.prior.predict_mean(jnp.asarray(y), jnp.asarray(h)))
+        prior = method.prior.over(jnp.asarray(h), solve.state.drift)
+        predicted = method.equation.read(prior.predict_mean(jnp.asarray(y), jnp.asarray(h)))
         now = np.asarray(method.equation.read(jnp.asarray(y)))
         for time, state in ((t, now), (t + h, np.asarray(predicted))):
             f, jacobian = map(np.asarray, _linearised(method.jacobian, field, time, state))
@@ -189,20 +190,25 @@ def may_lack_derivatives(field: Field) -> bool:
         return True
 
 
-def guarded_jacobian(vector_field: Callable[..., Any], jac: Any) -> Any:
+def guarded_jacobian(vector_field: Callable[..., Any], jac: Any, order: int = 1) -> Any:
     """A function for ``jac=`` that gives ``jac``, or else the derivative, with zeros for NaN, Inf.
 
-    What :meth:`Field.guard` does, for functions that are not traced yet.
+    What :meth:`Field.guard` does, for functions that are not traced yet; of an equation of this
+    ``order``, which take so many derivatives.
     """
     if jac is not None and not callable(jac):
         return jac
 
-    def derivative(t: Any, y: Any, *args: Any) -> Array:
-        matrix = jax.jacfwd(lambda y: jnp.ravel(jnp.asarray(vector_field(t, y, *args))))(y)
-        return matrix.reshape(y.size, y.size)
+    def derivative(t: Any, *given: Any) -> Array:
+        def value(*parts: Any) -> Array:
+            return jnp.ravel(jnp.asarray(vector_field(t, *parts, *given[order:])))
 
-    def guarded(t: Any, y: Any, *args: Any) -> Array:
-        matrix = jnp.asarray((jac or derivative)(t, y, *args))
+        found = jax.jacfwd(value, tuple(range(order)))(*given[:order])
+        d = given[0].size
+        return jnp.concatenate([matrix.reshape(d, d) for matrix in found], axis=1)
+
+    def guarded(t: Any, *given: Any) -> Array:
+        matrix = jnp.asarray((jac or derivative)(t, *given))
         return jnp.where(jnp.isfinite(matrix), matrix, 0.0)
 
     return guarded

@@ -154,8 +154,9 @@ def _pieces(tree: Any, shapes: tuple[tuple[int, ...], ...]) -> Pieces:
         method: Method, control: Control, solve: Solve, t1: Array, accepted: Any
     ) -> Request:
         t = control.next_time(solve.control, solve.state.t, t1)
-        predicted = method.prior.predict_mean(solve.state.mean, t - solve.state.t)
-        y = method.equation.read(predicted)
+        h = t - solve.state.t
+        prior = method.prior.over(h, solve.state.drift)
+        y = method.equation.read(prior.predict_mean(solve.state.mean, h))
         numbers = jnp.concatenate([jnp.stack([accepted, solve.status, t]).astype(float), y])
         return Request(ravel_pytree(solve)[0], numbers)
 
@@ -374,6 +375,12 @@ class Driven(Given):
 
     def __init__(self, inputs: Inputs, restarts: Restarts = NO_RESTARTS) -> None:
         super().__init__(inputs, restarts)
+        if inputs.method.prior.per_step:
+            raise ValueError(
+                f"{inputs.method.prior!r} needs the Jacobian in places where f, evaluated by "
+                "Python, is not: write f with jax.numpy, or give the rate as numbers, such as the "
+                "matrix of the linear part of f."
+            )
         self.begun = begin_on_host(inputs._replace(t1=self._end(inputs.t0)))
 
     def steps_by(self, engine: Engine, rows: int, limits: Limits) -> Steps:

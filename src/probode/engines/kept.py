@@ -32,14 +32,18 @@ def capacity(method: Method) -> int:
 def state_bytes(method: Method) -> int:
     """Memory that one state takes, its factor square."""
     n, d = method.structure.n, method.structure.d
-    return 8 * (n * d + int(np.prod(method.structure.factor_shape)))
+    return 8 * (n * d + int(np.prod(method.structure.factor_shape)) + _drift_size(method))
+
+
+def _drift_size(method: Method) -> int:
+    return 0 if method.drift_shape is None else int(np.prod(method.drift_shape))
 
 
 def row_bytes(method: Method) -> int:
     """Memory that one state takes where it is kept: of its factor the triangle."""
     n, d = method.structure.n, method.structure.d
     *blocks, _, size = method.structure.factor_shape
-    return 8 * (n * d + int(np.prod(blocks)) * size * (size + 1) // 2)
+    return 8 * (n * d + int(np.prod(blocks)) * size * (size + 1) // 2 + _drift_size(method))
 
 
 def needed_bytes(method: Method, steps: int, smoothing: bool, calibrating: bool) -> float:

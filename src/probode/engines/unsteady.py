@@ -13,7 +13,7 @@ import numpy as np
 
 from probode.base.status import Status
 from probode.filter.loop import Rows
-from probode.model.equation import Equation
+from probode.model.equation import FIRST_ORDER, Equation
 
 _STEPS = 500
 """Steps after which to look how far they have led."""
@@ -25,9 +25,9 @@ _ROUNDING = 1e-9
 
 def stops_where_unsteady(
     function: Callable[[float, np.ndarray], np.ndarray],
-    equation: Equation,
     t1: float,
     notes: list[str],
+    equation: Equation = FIRST_ORDER,
 ) -> Callable[[Rows], Status | None]:
     """What looks at rows of steps, and says how the solve ends if it is to; ``notes`` say why."""
     taken, covered = 0, 0.0

@@ -109,20 +109,24 @@ def _harvest(plan: Plan, field: Field, control: PControl, lane: Lane) -> dict[st
         plan.solver, method, (method.structure.d,), control, path, kept.solve, status, extra
     )
     posterior = calibrated(posterior, field, plan.calibration, Limits())
-    at, stats = posterior.marginals, posterior.stats
+    at, stats, times = posterior.state(), posterior.stats, kept.saved.t.shape[0]
     counts = (
         *(stats.steps, stats.accepted, stats.rejected),
         *(stats.f_evaluations + stats.calibration_f_evaluations,),
         stats.jacobian_evaluations + stats.calibration_jacobian_evaluations,
     )
-    outcome = {"mean": at.mean, "std": at.std, "status": status}
+    mean, std = (x.reshape(times, -1) for x in (at.mean, at.std))
+    outcome = {"mean": mean, "std": std, "status": status}
     outcome["counts"] = jnp.stack([jnp.asarray(count) for count in counts])
     if plan.covariance:
         outcome["cov"] = at.cov
     if plan.samples:
         seed = lane.start.seed
         key = jax.random.fold_in(jax.random.key(seed[0]), seed[1])
-        outcome["samples"] = posterior.sample(plan.samples, seed=key)
+        drawn = [
+            posterior.sample(plan.samples, seed=key, k=k) for k in range(method.equation.order)
+        ]
+        outcome["samples"] = jnp.concatenate(drawn, axis=-1)
     return outcome
 
 

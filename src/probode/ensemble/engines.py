@@ -26,6 +26,7 @@ from probode.ensemble.problem import part, usable
 from probode.ensemble.settings import Settings
 from probode.ensemble.vmapped import solve_vmapped
 from probode.filter.start import RungeKuttaStart
+from probode.model.equation import FirstOrder
 from probode.programs.field import Field
 
 ENGINES = ("auto", "lanes", "kernels", "vmapped")
@@ -57,7 +58,7 @@ def solve_members(
         return found
     without = replace(
         settings,
-        jac=guarded_jacobian(vector_field, settings.jac),
+        jac=guarded_jacobian(vector_field, settings.jac, members.order),
         solver=replace(settings.solver, initialization=RungeKuttaStart()),
     )
     again = _solve_members(vector_field, part(members, which), without, **how)
@@ -112,6 +113,13 @@ def choose(
     ``count`` is their number, if the time to compile is to be considered.
     """
     asked = settings.engine
+    if type(settings.equation) is not FirstOrder:
+        if asked in ("lanes", "kernels"):
+            raise ValueError(
+                f"engine={asked!r} is for y' = f(t, y), got {type(settings.equation).__name__}: "
+                "engine='auto' takes another one."
+            )
+        return "vmapped"
     if asked in ("auto", "lanes") and _suits(members, settings, device, count):
         return "lanes"
     if asked in ("auto", "kernels") and _suits_kernels(members, settings, field, device):

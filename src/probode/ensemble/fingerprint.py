@@ -8,6 +8,7 @@ import numpy as np
 from probode.ensemble.inputs import Named
 from probode.ensemble.problem import Family
 from probode.ensemble.settings import Settings
+from probode.model.equation import FirstOrder
 from probode.programs.field import Field
 
 
@@ -17,6 +18,8 @@ def fingerprint(field: Field, family: Family, settings: Settings) -> dict[str, s
     Functions count by what they compute: their traced program, and the arrays it refers to.
     """
     jacobian = field.jacobian_program
+    # Stores of older versions know of equations of first order only.
+    other = type(settings.equation) is not FirstOrder
     control = {k: v for k, v in vars(settings.control).items() if k not in ("rtol", "atol")}
     return {
         "fun": _digest(field.program.fingerprint(), *field.constants),
@@ -36,6 +39,7 @@ def fingerprint(field: Field, family: Family, settings: Settings) -> dict[str, s
         "save_at": _digest(family.save_at),
         "rtol": _digest(family.rtol),
         "atol": _digest(family.atol),
+        **({"equation": repr(settings.equation)} if other else {}),
     }
 
 

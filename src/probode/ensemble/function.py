@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from probode.base.precision import double_precision
@@ -27,7 +28,12 @@ def bind_member(
     start: Any = y0
     diagonal = settings.solver.jacobian == "diagonal"
     with double_precision():
-        return bind(vector_field, t0, start, args, settings.jac, diagonal=diagonal, name="fun")
+        return bind(
+            *(vector_field, t0, start, args, settings.jac),
+            diagonal=diagonal,
+            name="fun",
+            reads=members.order,
+        )
 
 
 def traceable(fun: Callable[..., Any], members: Members) -> Callable[..., Any]:
@@ -40,9 +46,10 @@ def traceable(fun: Callable[..., Any], members: Members) -> Callable[..., Any]:
     span, y0, args = member(members, int(np.argmax(fits)))
     if not fits.any():  # nothing will be solved: its values do not matter
         span, y0 = (0.0, 1.0), np.zeros_like(y0)
-    key = key_for("ensemble", (fun,), args, y0.shape)
+    order = members.order
+    key = key_for("ensemble", (fun,), args, y0.shape, order)
     found: Traceable | None = KNOWN.get(
-        key and key.exact, lambda: make_traceable(fun, span, y0, args)
+        key and key.exact, lambda: make_traceable(_of_state(fun, order), span, y0, args)
     )
     if found is None:
         raise TypeError(
@@ -51,7 +58,29 @@ def traceable(fun: Callable[..., Any], members: Members) -> Callable[..., Any]:
             "out what is not computing (counting calls, reading files, printing). "
             "probode.solve_ivp takes any function, one member at a time."
         )
-    return found.function
+    return _of_parts(found.function, order)
+
+
+def _of_state(fun: Callable[..., Any], order: int) -> Callable[..., Any]:
+    """A function of ``y, ..., y^(k-1)`` as one of all of them in one array."""
+    if order == 1:
+        return fun
+
+    def of_state(t: Any, y: Any, *args: Any) -> Any:
+        return fun(t, *(y[i] for i in range(order)), *args)
+
+    return of_state
+
+
+def _of_parts(function: Callable[..., Any], order: int) -> Callable[..., Any]:
+    """The way back."""
+    if order == 1:
+        return function
+
+    def of_parts(t: Any, *given: Any) -> Any:
+        return function(t, jnp.stack(given[:order]), *given[order:])
+
+    return of_parts
 
 
 class Lost:

@@ -11,6 +11,7 @@ from probode.engines.lanes.records import Members
 from probode.ensemble import inputs
 from probode.ensemble.inputs import MEMBER, Axes, Named, Shared, Sweep
 from probode.filter.control import PControl
+from probode.model.equation import FIRST_ORDER, Equation
 from probode.solve import snap
 
 _CHECKED_AT_ONCE = 65_536
@@ -33,6 +34,8 @@ class Family:
     leaves: tuple[Any, ...]
     """Of ``args``: ``Named`` where it is made of numbers, else as it came."""
     tree: Any
+    order: int = 1
+    """Of the equation: above one, ``y0`` has ``y, ..., y^(k-1)`` along its first axis."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -70,6 +73,7 @@ class Family:
             args=jax.tree.unflatten(self.tree, [self._leaf(x, index, count) for x in self.leaves]),
             axes=swept,
             shape=self.shape,
+            order=self.order,
         )
 
     def pick(self, which: np.ndarray) -> "Family":
@@ -118,6 +122,7 @@ class Family:
             save_at=chosen(self.save_at),
             leaves=tuple(chosen(x) if isinstance(x, Named) else x for x in self.leaves),
             tree=self.tree,
+            order=self.order,
         )
 
     @staticmethod
@@ -192,12 +197,13 @@ def read_family(
     atol: Any,
     control: PControl,
     core_dims: tuple[str, ...],
+    equation: Equation = FIRST_ORDER,
 ) -> Family:
     """All inputs with their dimensions, checked against each other."""
     core_dims = (*inputs.CORE_DIMS, *core_dims)
     t0, t1 = _span(t_span, core_dims)
     named = {"t_span[0]": t0, "t_span[1]": t1}
-    named["y0"] = inputs.read(y0, "y0", 1, core_dims)
+    named["y0"] = _start(y0, equation, core_dims)
     if 0 in named["y0"].core:
         raise ValueError(
             f"y0 must have at least one component, got shape {named['y0'].values.shape}."
@@ -211,7 +217,9 @@ def read_family(
         read_leaves.append(leaf)
     for name, given, own in (("rtol", rtol, control.rtol), ("atol", atol, control.atol)):
         given = Shared(own) if given is None else given
-        named[name] = _tolerance(inputs.read(given, name, 0, core_dims), name, named["y0"].core)
+        named[name] = _tolerance(
+            inputs.read(given, name, 0, core_dims), name, named["y0"].core, equation.order
+        )
     if save_at is None:
         named["save_at"] = t1.map(lambda t: t[..., None])
     else:
@@ -231,9 +239,38 @@ def read_family(
         *(axes, t0, t1, named["y0"], named["rtol"], named["atol"], named["save_at"]),
         tuple(read_leaves),
         tree,
+        equation.order,
     )
     _check_times(family)
     return family
+
+
+def _start(y0: Any, equation: Equation, core_dims: tuple[str, ...]) -> Named:
+    """``y0``; of an equation of order ``k`` its ``k`` values, along an axis before those of each.
+
+    They may vary along different dimensions: then all combinations are written out.
+    """
+    k = equation.order
+    if k == 1:
+        return inputs.read(y0, "y0", 1, core_dims)
+    if not isinstance(y0, tuple | list) or len(y0) != k:
+        names = ", ".join("y" + "'" * i for i in range(k))
+        raise TypeError(
+            f"{type(equation).__name__} needs {k} values at t0: pass a tuple of ({names}), each as "
+            f"y0 of an equation of first order; got {type(y0).__name__}."
+        )
+    parts = {f"y0[{i}]": inputs.read(part, f"y0[{i}]", 1, core_dims) for i, part in enumerate(y0)}
+    shapes = [part.core for part in parts.values()]
+    if len(set(shapes)) > 1:
+        found = ", ".join(map(str, shapes))
+        raise ValueError(f"the values in y0 must have one shape for a member, got {found}.")
+    if not any(part.dims for part in parts.values()):
+        return Named(np.stack([part.values for part in parts.values()]))
+    axes = Axes.of(parts)
+    index = axes.index(np.arange(axes.count))
+    every = np.stack([part.take(index, axes.count) for part in parts.values()], axis=1)
+    labels = tuple(axes.coords.get(dim) for dim in axes.dims)
+    return Named(every.reshape(*axes.shape, *every.shape[1:]), axes.dims, labels)
 
 
 def _span(t_span: Any, core_dims: tuple[str, ...]) -> tuple[Named, Named]:
@@ -274,8 +311,10 @@ def _is_data(leaf: Any) -> bool:
     return isinstance(leaf, np.ndarray | jax.Array) and leaf.ndim > 0 and leaf.dtype.kind != "O"
 
 
-def _tolerance(value: Named, name: str, shape: tuple[int, ...]) -> Named:
+def _tolerance(value: Named, name: str, shape: tuple[int, ...], order: int) -> Named:
     """One number a member, or one per component of ``y0`` (flattened)."""
+    if order > 1 and value.core and value.core == shape[1:]:  # the same for all derivatives
+        value = value.map(lambda x: np.stack([x] * order, axis=len(value.dims)))
     if value.core not in ((), shape):
         raise ValueError(
             f"{name} must be a number, one per member (B,), or {('B', *shape)} for tolerances by "

@@ -14,6 +14,7 @@ from probode.ensemble.problem import Family, member
 from probode.ensemble.settings import Settings
 from probode.ensemble.views import Views
 from probode.ensemble.vmapped import solve_vmapped
+from probode.model.equation import FirstOrder
 from probode.posterior.posterior import Posterior
 from probode.solve import solve
 
@@ -25,7 +26,8 @@ class Ensemble(Views):
     """Posteriors of the members of an ensemble, at the save points.
 
     Arrays have the members in front: ``(B, ...)`` for plain inputs, one axis for each named
-    dimension otherwise (``dims``, ``coords``). Then come the save points and the shape of ``y0``.
+    dimension otherwise (``dims``, ``coords``). Then come the save points and the shape of ``y0``:
+    of an equation of second order ``(2, *shape)``, values and velocities.
     ``ensemble[i]`` is a part of it, indexed along the members as NumPy does.
     """
 
@@ -222,8 +224,12 @@ class Ensemble(Views):
             "rtol": _tolerance(chosen.rtol[0], y0.shape),
             "atol": _tolerance(chosen.atol[0], y0.shape),
         }
+        fun: Any = traceable(self.fun, chosen)
+        if type(settings.equation) is not FirstOrder:
+            fun = replace(settings.equation, function=fun)
+        start: Any = y0 if chosen.order == 1 else tuple(y0)
         return solve(
-            *(traceable(self.fun, chosen), span, y0, args),
+            *(fun, span, start, args),
             solver=settings.solver,
             control=unchecked(type(settings.control), values),
             smooth=settings.smooth,
@@ -247,11 +253,10 @@ class Ensemble(Views):
         """
         from probode.ensemble.solve import read_settings, run
 
-        unknown = set(changes) - set(vars(self.settings))
+        names = [name for name in vars(self.settings) if name != "equation"]
+        unknown = set(changes) - set(names)
         if unknown:
-            raise TypeError(
-                f"rerun takes {', '.join(vars(self.settings))}, got {', '.join(sorted(unknown))}."
-            )
+            raise TypeError(f"rerun takes {', '.join(names)}, got {', '.join(sorted(unknown))}.")
         which = self.failed if members is None else np.atleast_1d(members)
         if len(which) == 0:
             raise ValueError("no member has failed: say which members to run again.")

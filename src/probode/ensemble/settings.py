@@ -5,6 +5,7 @@ from typing import Any
 
 from probode.filter.control import PControl
 from probode.filter.solvers import Solver
+from probode.model.equation import FIRST_ORDER, Equation
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,3 +22,5 @@ class Settings:
     jac: Any
     engine: str = "auto"
     """Which engine solves the members; ``"auto"``: not decided yet."""
+    equation: Equation = FIRST_ORDER
+    """What is solved, without its function."""

@@ -14,7 +14,7 @@ from probode.ensemble.collected import Collected
 from probode.ensemble.engines import ENGINES, choose, places
 from probode.ensemble.fingerprint import fingerprint
 from probode.ensemble.function import bind_member, traceable
-from probode.ensemble.problem import Family, read_family, usable
+from probode.ensemble.problem import Family, member, read_family, usable
 from probode.ensemble.progress import members_bar
 from probode.ensemble.result import Ensemble
 from probode.ensemble.settings import Settings
@@ -23,7 +23,8 @@ from probode.ensemble.uncertain import draw_inputs
 from probode.filter.control import PControl, PIControl
 from probode.filter.solvers import EK1, Solver
 from probode.global_error.schemes import MODES
-from probode.model.equation import Equation
+from probode.model.equation import FIRST_ORDER, Equation, as_equation
+from probode.model.implicit import Implicit
 from probode.solve import check_limits
 
 DEFAULT_MEMORY = 2**30
@@ -70,11 +71,13 @@ def solve_ensemble(
     Parameters
     ----------
     fun
-        ``f(t, y, *args)`` for a single member, with JAX or NumPy inside.
+        ``f(t, y, *args)`` for a single member, with JAX or NumPy inside; or an equation such as
+        ``probode.SecondOrder(f)`` (which the engine ``"vmapped"`` solves).
     t_span
         ``(t0, t1)``, each a number or ``(B,)``; or an array ``(B, 2)``.
     y0
-        ``(B, d)``, or ``(d,)`` for all members.
+        ``(B, d)``, or ``(d,)`` for all members. Of second order a tuple of two such, ``(y0, v0)``;
+        means, standard deviations and samples then are of both, ``(B, T, 2, d)``.
     args
         Parameters of ``fun``: in trees of any form, arrays ``(B, ...)`` vary, numbers are shared. A
         DataFrame is one parameter per column.
@@ -132,18 +135,23 @@ def solve_ensemble(
     >>> decay.mean.shape, bool(np.allclose(decay.mean[:, 0, 0], np.exp(-rates), rtol=1e-5))
     ((3, 1, 1), True)
     """
-    if isinstance(fun, Equation):
+    equation = as_equation(fun)
+    if isinstance(equation, Implicit):
         raise TypeError(
-            f"solve_ensemble takes functions f(t, y, *args) so far, got {type(fun).__name__}: put "
-            "jax.vmap around probode.solve(..., save_at=times)."
+            "solve_ensemble takes equations that are solved for their highest derivative, got "
+            f"{type(equation).__name__}: put jax.vmap around probode.solve(..., save_at=times)."
         )
+    function: Any = equation.function
     settings = read_settings(
-        solver, control, smooth, covariance, calibration, max_steps, jac, engine
+        *(solver, control, smooth, covariance, calibration, max_steps, jac, engine),
+        equation=equation.form,
     )
-    y0, args, weights = draw_inputs(y0, args, draws, cubature, seed)
-    family = read_family(t_span, y0, args, save_at, rtol, atol, control, core_dims)
+    y0, args, weights = draw_inputs(y0, args, draws, cubature, seed, equation.order)
+    family = read_family(t_span, y0, args, save_at, rtol, atol, control, core_dims, equation)
+    if equation.order > 1:
+        equation.check_arguments(member(family.members(np.zeros(1, int)), 0)[2])
     solved = run(
-        *(fun, family, settings),
+        *(function, family, settings),
         memory=memory,
         store=store,
         resume=resume,
@@ -163,6 +171,7 @@ def read_settings(
     max_steps: Any,
     jac: Any,
     engine: str,
+    equation: Equation = FIRST_ORDER,
 ) -> Settings:
     """What all members have in common, checked."""
     if not isinstance(solver, Solver):
@@ -177,7 +186,8 @@ def read_settings(
     if limit is None:
         raise ValueError("max_steps must be a positive integer, got None.")
     return Settings(
-        solver, control, bool(smooth), bool(covariance), calibration, limit, jac, engine
+        *(solver, control, bool(smooth), bool(covariance), calibration, limit, jac, engine),
+        equation=equation,
     )
 
 

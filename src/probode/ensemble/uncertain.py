@@ -55,14 +55,19 @@ def is_distribution(value: Any) -> bool:
 
 
 def draw_inputs(
-    y0: Any, args: Any, draws: int, cubature: int | None, seed: int
+    y0: Any, args: Any, draws: int, cubature: int | None, seed: int, order: int = 1
 ) -> tuple[Any, Any, np.ndarray | None]:
     """``y0`` and ``args`` with draws, along ``"draw"``, in place of distributions; their weights.
 
-    Weights are ``None`` where all draws weigh the same (or nothing is uncertain).
+    Weights are ``None`` where all draws weigh the same (or nothing is uncertain). Of an equation
+    of higher ``order``, ``y0`` is a tuple of ``y, ..., y^(k-1)``.
     """
-    tree = (_joined(y0), args)
-    leaves, form = jax.tree.flatten(tree, is_leaf=lambda x: is_distribution(x) or x is tree[0])
+    several = order > 1 and isinstance(y0, tuple | list)
+    starts = [_joined(one) for one in y0] if several else [_joined(y0)]
+    tree = (tuple(starts) if several else starts[0], args)
+    leaves, form = jax.tree.flatten(
+        tree, is_leaf=lambda x: is_distribution(x) or any(x is one for one in starts)
+    )
     known = {i: _read(leaf) for i, leaf in enumerate(leaves) if is_distribution(leaf)}
     known |= {i: leaf for i, leaf in enumerate(leaves) if isinstance(leaf, Uncertain)}
     if not known:

@@ -28,7 +28,9 @@ from probode.ensemble.settings import Settings
 from probode.filter.control import PControl
 from probode.global_error.beside import Beside
 from probode.global_error.schemes import scheme_for
+from probode.model.equation import FirstOrder, check_equation
 from probode.programs.field import Field
+from probode.solve import for_each_derivative
 
 _LANES = {"cpu": 64}
 _LANES_ELSEWHERE = 4096
@@ -70,7 +72,7 @@ def solve_vmapped(
         driver = Driver(
             plan,
             field,
-            settings.control.flat(plan.shape).within(plan.solver.prior.longest_step),
+            _control(plan, settings.control),
             settings.max_steps,
             queue,
             np.flatnonzero(fits),
@@ -89,7 +91,10 @@ def _plan(
     solver = settings.solver
     _, y0, args = member(members, i)
     field = bind_member(vector_field, members, settings, i)
-    method = solver.method(field.d)
+    equation = settings.equation
+    # A solver of a user's own may know of equations of first order only.
+    method = solver.method(field.d, *(() if type(equation) is FirstOrder else (equation,)))
+    check_equation(equation, field, method.structure, method.jacobian)
     beside = None
     if settings.calibration != "model":
         beside = Beside(scheme_for(method, False, settings.calibration))
@@ -99,6 +104,13 @@ def _plan(
         *(beside, samples),
     )
     return plan, field
+
+
+def _control(plan: Plan, control: PControl) -> PControl:
+    """For the steps; its tolerances are replaced by those of the members."""
+    if plan.method.equation.order > 1:
+        control = for_each_derivative(control, plan.method.equation, plan.shape[1:])
+    return control.flat(plan.shape).within(plan.solver.prior.longest_step)
 
 
 def _swept(members: Members, field: Field, args: tuple[Any, ...]) -> tuple[int, ...]:

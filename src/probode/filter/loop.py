@@ -9,6 +9,7 @@ Three drivers share one iteration, :func:`advance`:
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -21,7 +22,7 @@ from probode.base.status import Status
 from probode.filter.control import Control, ControlState, GridSteps, Tried
 from probode.filter.first_step import Known, Outset, highest_known, part_of_settled
 from probode.filter.start import Initialization, Start, TaylorStart
-from probode.filter.step import Method, Slope, State, attempt, update
+from probode.filter.step import Method, Slope, State, attempt, drift_at, update
 from probode.model.diffusion import Evidence
 from probode.model.gaussian import norm
 from probode.programs.field import Field
@@ -90,7 +91,7 @@ def begin(
     )
     zero = jnp.zeros((), int)
     return Solve(
-        state=State(t0, unit, mean, factor),
+        state=State(t0, unit, mean, factor, drift_at(method, field, t0, mean)),
         scale=jnp.zeros((structure.d,) if diffusion.varies_by_component else ()),
         control=control.begin(h),
         evidence=Evidence.empty(structure.d, diffusion.multivariate),
@@ -145,6 +146,9 @@ def advance(
 
     def accept() -> tuple[State, Array, Evidence]:
         following, innovation = update(method, state, step, again or field)
+        if method.prior.per_step:
+            drift = drift_at(method, field, following.t, following.mean)
+            following = replace(following, drift=drift)
         return following, step.scale, solve.evidence.add(innovation)
 
     def reject() -> tuple[State, Array, Evidence]:
@@ -180,16 +184,22 @@ class Rows:
     scale: Array
     mean: Array
     factor: Array
+    drift: Array | None = None
+    """Of the prior in the step that begins there, where each has its own."""
 
     @staticmethod
     def of(solve: Solve) -> "Rows":
         """One row (without the leading axis)."""
         state = solve.state
-        return Rows(state.t, state.h, solve.scale, state.mean, state.factor)
+        return Rows(state.t, state.h, solve.scale, state.mean, state.factor, state.drift)
 
     def at(self, i: Any) -> State:
         """The state in row ``i``."""
-        return State(self.t[i], self.h[i], self.mean[i], self.factor[i])
+        return State(self.t[i], self.h[i], self.mean[i], self.factor[i], self.drift_at(i))
+
+    def drift_at(self, i: Any) -> Any:
+        """The drift of the steps from the rows ``i``, where each has its own."""
+        return None if self.drift is None else self.drift[i]
 
     @property
     def steps(self) -> int:

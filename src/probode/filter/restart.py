@@ -26,6 +26,7 @@ import numpy as np
 from probode.base.status import Status
 from probode.filter.loop import Counts, Rows, Solve
 from probode.filter.step import Method, State
+from probode.model.prior import times
 from probode.programs.switches import NONE, Switches, margin_of, stops_before
 
 _BEYOND_THE_JUMP = 3.0
@@ -137,9 +138,10 @@ def across(method: Method, solve: Solve, begun: Solve, jacobian: Any) -> tuple[R
     stack = np.concatenate([np.where(np.isfinite(owed), owed, 0.0), own], axis=-2)
     factor: Any = np.linalg.qr(stack, mode="r")
 
-    mean, scaled = right.mean, left.mean / coords[:, None]
-    transition = np.asarray(prior.transition(abs(h)))
-    predicted = left.mean + coords[:, None] * ((transition - np.eye(n)) @ scaled)
+    mean = right.mean
+    transition = np.asarray(prior.over(h, left.drift).transition(abs(h)))
+    increment = times(transition - np.eye(transition.shape[-1]), left.mean / coords[:, None])
+    predicted = left.mean + coords[:, None] * np.asarray(increment)
     std = np.asarray(structure.std(values))
     jump = np.max(np.abs((mean - predicted) / coords[:, None])[k:], axis=0)
     scale: Any = _noise(method, _BEYOND_THE_JUMP * jump, std / abs(coords[0]))
@@ -147,7 +149,7 @@ def across(method: Method, solve: Solve, begun: Solve, jacobian: Any) -> tuple[R
     counts: Any = [np.asarray(count + 1) for count in solve.counts]
     following = replace(
         begun,
-        state=State(right.t, h, mean, factor),
+        state=State(right.t, h, mean, factor, right.drift),
         scale=0.0 * scale,
         evidence=solve.evidence,
         counts=Counts(*counts),

@@ -251,7 +251,7 @@ def save(method: Method, field: Field, saving: Saving, save_at: Array) -> Saving
     """Record the save point that the last step passed; the running kernel starts again there."""
     solve, t = saving.solve, save_at[saving.count]
     inside, reaching = pass_point(method, saving, t)
-    row = Rows(t, inside.h, solve.scale, inside.mean, inside.factor)
+    row = Rows(t, inside.h, solve.scale, inside.mean, inside.factor, inside.drift)
     kernels = _store_kernel(saving, reaching)
     kernel = None if saving.kernel is None else identity_kernel(method, inside)
     tracker = None if saving.tracker is None else saving.tracker.save(field, saving.count, t)
@@ -290,7 +290,7 @@ def smooth_saved(method: Method, saving: Saving) -> Marginals:
         kernel = jax.tree.map(lambda x: jnp.where(reached, x, 1.0), kernel)
         left = kernel.marginalize(method, right, saved.t[i])
         factor = rescaled(method, left.factor, left.h, jnp.where(reached, saved.h[i], 1.0))
-        left = State(left.t, saved.h[i], left.mean, factor)
+        left = State(left.t, saved.h[i], left.mean, factor, right.drift)
         right = jax.tree.map(lambda a, b: jnp.where(reached, a, b), left, right)
         row = Marginals(right.mean, right.factor)
         return right, jax.tree.map(lambda x: x * _one_or_nan(jnp, reached), row)

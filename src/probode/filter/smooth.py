@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from probode.base.record import record
 from probode.filter.loop import Rows
-from probode.filter.step import Method, State, extrapolate, moved_factor
+from probode.filter.step import Method, State, extrapolate, moved_factor, of_step
 from probode.model import gaussian
 
 _EPSILON = float(np.finfo(float).eps)
@@ -46,7 +46,7 @@ class Kernel:
         factor = rescaled(method, after.factor, after.h, self.h_after)
         reversal = gaussian.Reversal(self.gain_transposed, self.factor)
         mean = self.pull(method, after.mean)
-        return State(t, self.h, mean, gaussian.marginalize(reversal, factor))
+        return State(t, self.h, mean, gaussian.marginalize(reversal, factor), after.drift)
 
     def draw(self, method: Method, after: Array, noise: Array, spread: Array) -> Array:
         """A draw of ``x`` given a draw of ``x⁺``; ``noise`` is standard normal, shape (n, d).
@@ -70,6 +70,7 @@ def spread_noise(method: Method, factor: Array, h: Array, noise: Float[Array, "n
 
 def backward_kernel(method: Method, state: State, h: Array, scale: Array) -> Kernel:
     """Kernel from a filtering state, over a time ``h`` with process noise ``scale``."""
+    method = of_step(method, state, h)
     prior, structure = method.prior, method.structure
     coords = prior.coordinates(h)
     moved = moved_factor(method, state, h)
@@ -87,7 +88,7 @@ def backward_kernel(method: Method, state: State, h: Array, scale: Array) -> Ker
     # rounding hides the noise (a step without residual), x⁺ = A x: the kernel is A⁻¹, and certain.
     pivots = jnp.abs(jnp.diagonal(noise, axis1=-2, axis2=-1))
     resolved = jnp.all(pivots >= _RESOLVED * gaussian.std_of(moved), axis=-1)[..., None, None]
-    certain = structure.widen(prior.inverse_transition(jnp.abs(h)).T)
+    certain = structure.widen(np.swapaxes(prior.inverse_transition(jnp.abs(h)), -1, -2))
     gain = jnp.where(resolved, reversal.gain_transposed, certain)
     factor = jnp.where(resolved, reversal.factor, 0.0)
     center = prior.predict_mean(state.mean, h)
@@ -122,7 +123,8 @@ def smooth_step(method: Method, left: State, right: State, h: Array, scale: Arra
     smoothed = kernel.marginalize(method, right, left.t)
     factor = rescaled(method, smoothed.factor, smoothed.h, left.h)
     factor = jnp.where(still, right.factor, factor)
-    return State(left.t, left.h, jnp.where(still, right.mean, smoothed.mean), factor)
+    mean = jnp.where(still, right.mean, smoothed.mean)
+    return State(left.t, left.h, mean, factor, left.drift)
 
 
 @record

@@ -10,9 +10,16 @@ from probode.filter.start import Initialization, as_initialization
 from probode.filter.step import Method
 from probode.model.diffusion import Diffusion, as_diffusion
 from probode.model.equation import FIRST_ORDER, Equation
+from probode.model.ioup import IOUP
 from probode.model.parts import Part
 from probode.model.prior import IWP, MAX_ORDER, Prior, check_prior
 from probode.model.structure import STRUCTURES
+
+
+def _checked(prior: Prior) -> Prior:
+    """A prior of a user's own is looked at before any step."""
+    return prior if type(prior) is IOUP else check_prior(prior)
+
 
 DENSE_LIMIT_BYTES = 2**30
 """Above this size of the matrix that one step decomposes, a dense covariance is refused.
@@ -29,9 +36,9 @@ class Solver(Part):
     ----------
     order
         Order ``q`` of the integrated Wiener process prior, 1 to 11, or a prior: :class:`IWP`,
-        :class:`Matern`, or one of your own (:class:`Prior`). At order 11 rounding can spoil the
-        smoother at loose tolerances, where some of the first steps are short compared with the
-        next ones; its standard deviations then are as large as its errors.
+        :class:`Matern`, :class:`IOUP`, or one of your own (:class:`Prior`). At order 11 rounding
+        can spoil the smoother at loose tolerances, where some of the first steps are short
+        compared with the next ones; its standard deviations then are as large as its errors.
     diffusion
         ``"dynamic"``, ``"dynamic-mv"``, ``"fixed"``, ``"fixed-mv"`` (those of the paper),
         ``"damped"``, ``"damped-mv"`` (dynamic ones that remember), or a diffusion object.
@@ -40,6 +47,7 @@ class Solver(Part):
     structure
         How covariances are stored: by default the smallest form that holds them. Any of
         ``"isotropic"``, ``"block-diagonal"``, ``"dense"`` that is large enough may be asked for.
+        A prior that differs by component, or mixes them, makes the default larger.
     """
 
     order: int = 5
@@ -59,13 +67,20 @@ class Solver(Part):
         object.__setattr__(self, "diffusion", as_diffusion(self.diffusion))
         object.__setattr__(self, "initialization", as_initialization(self.initialization))
         self._check_diffusion()
+        possible = self._fitting()
+        if not possible:
+            raise ValueError(
+                f"diffusion={self.diffusion.name!r} has a noise for each component, which "
+                f"{self.prior!r} mixes: use diffusion={self.diffusion.name.removesuffix('-mv')!r}, "
+                "or a rate that is a number or an array (d,)."
+            )
         if self.structure is not None:
             check_choice("structure", self.structure, tuple(STRUCTURES))
-            possible = self._structures()
             if self.structure not in possible:
+                under = "" if type(self.prior) is IWP else f" and {self.prior!r}"
                 raise ValueError(
-                    f"{type(self).__name__} with {self.diffusion.name!r} diffusion does not fit a "
-                    f"structure of {self.structure!r}: use one of {', '.join(possible)}."
+                    f"{type(self).__name__} with {self.diffusion.name!r} diffusion{under} does not "
+                    f"fit a structure of {self.structure!r}: use one of {', '.join(possible)}."
                 )
 
     def __repr__(self) -> str:
@@ -78,7 +93,7 @@ class Solver(Part):
 
     def _read_prior(self) -> Prior:
         if isinstance(self.order, Prior):
-            return check_prior(self.order)
+            return _checked(self.order)
         if not isinstance(self.order, int | np.integer):
             raise TypeError(
                 f"order must be an integer from 1 to {MAX_ORDER}, or a prior such as "
@@ -86,7 +101,7 @@ class Solver(Part):
             )
         if self.prior is None or type(self.prior) is IWP:  # which its order says all about
             return IWP(self.order)
-        if self.order != check_prior(self.prior).order:
+        if self.order != _checked(self.prior).order:
             raise ValueError(
                 f"order={self.order!r} and prior={self.prior!r} contradict each other: give the "
                 f"prior alone, {type(self).__name__}({self.prior!r})."
@@ -104,6 +119,23 @@ class Solver(Part):
         """Structures that can hold this solver's covariance, the smallest first."""
         raise NotImplementedError
 
+    def _fitting(self) -> tuple[str, ...]:
+        """Those that can hold what the prior does with it, too."""
+        prior, separate = self.prior, self.diffusion.multivariate
+        fitting = [
+            name
+            for name in self._structures()
+            if STRUCTURES[name].widest_block >= prior.widest
+            and not (separate and (prior.widest == 2 or (name == "dense" and self._mixes)))
+        ]
+        # The whole Jacobian, unless a solver has its diagonal only.
+        return tuple(reversed(fitting) if self._mixes else fitting)
+
+    @property
+    def _mixes(self) -> bool:
+        """Whether each step has a drift that mixes components where there is room for it."""
+        return self.prior.per_step and self.jacobian != "diagonal"
+
     @property
     def name(self) -> str:
         """The solver in a few letters, such as ``EK1(5)``."""
@@ -118,7 +150,8 @@ class Solver(Part):
                 f"derivative is number {equation.order}: use an order of at least "
                 f"{equation.order}, better {equation.order + 2}."
             )
-        structure = self.structure or self._structures()[0]
+        self.prior.check_components(d)
+        structure = self.structure or self._fitting()[0]
         n = self.order + 1
         if structure == "dense" and 16 * (n * d) ** 2 > DENSE_LIMIT_BYTES:
             raise ValueError(

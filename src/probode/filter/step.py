@@ -1,6 +1,6 @@
 """One step of the filter: predict, calibrate, estimate the error, update."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -18,7 +18,7 @@ from probode.model.diffusion import (
 )
 from probode.model.equation import FIRST_ORDER, Equation, FirstOrder
 from probode.model.gaussian import norm
-from probode.model.linearize import LocalNoise, Residual, VectorField
+from probode.model.linearize import LocalNoise, Residual, VectorField, with_linear_part
 from probode.model.parts import Part
 from probode.model.prior import IWP, Prior
 from probode.model.second_order import SecondOrder
@@ -60,6 +60,19 @@ class Method(Part):
             and type(self.diffusion) in (DynamicDiffusion, FixedDiffusion)
         )
 
+    @property
+    def drift_shape(self) -> tuple[int, ...] | None:
+        """Shape of what the prior takes from the equation in each step, if it does."""
+        if not self.prior.per_step:
+            return None
+        whole = self.structure.widest_block == 2 and self.jacobian != "diagonal"
+        return (self.structure.d,) * (2 if whole else 1)
+
+    def jacobian_evaluations(self, attempted: Any, accepted: Any) -> Any:
+        """Evaluations of the Jacobian in so many steps."""
+        linearised = 0 if self.jacobian == "none" else attempted * self.equation.linearizations
+        return linearised + (accepted + 1 if self.prior.per_step else 0)
+
     def f_evaluations(self, attempted: Any, accepted: Any) -> Any:
         """Evaluations of ``f`` in so many steps."""
         return attempted * self.equation.linearizations + (self.evaluations - 1) * accepted
@@ -77,6 +90,8 @@ class State:
     h: Array
     mean: Float[Array, "n d"]
     factor: Array
+    drift: Array | None = None
+    """Of the prior in the step from here, where each has its own (see :func:`drift_at`)."""
 
 
 class Attempt(NamedTuple):
@@ -91,13 +106,47 @@ class Attempt(NamedTuple):
     """``s`` of the step: standard deviation of its process noise, in units of y'."""
     error: Float[Array, "k d"]
     """Estimates of the local errors of ``y`` and of the derivatives that a start gives with it."""
+    prior: Prior
+    """That of this step."""
+
+
+def of_step(method: Method, state: State, h: Array) -> Method:
+    """The method with the prior of the step of length ``h`` from ``state``."""
+    prior = method.prior.over(h, state.drift)
+    return method if prior is method.prior else replace(method, prior=prior)
+
+
+def drift_at(
+    method: Method, field: VectorField, t: Array, mean: Float[Array, "n d"]
+) -> Array | None:
+    """What the prior of the step from here takes from the equation, where it asks for that.
+
+    ``-B_k⁻¹ B_(k-1)``, the linear part of how the highest derivative goes on: of ``y' = f`` the
+    Jacobian, or its diagonal. It belongs to the prior only: what is not finite counts as zero.
+    """
+    shape = method.drift_shape
+    if shape is None:
+        return None
+    kind = "full" if len(shape) == 2 else "diagonal"
+    equation = method.equation
+    blocks = equation.linearize(field, t, mean, kind).blocks
+    below, top = blocks.get(equation.order - 1, 0.0), blocks[equation.order]
+    rate = -below if jnp.ndim(top) < 2 else -jnp.linalg.solve(top, below * jnp.ones(shape))
+    rate = jnp.broadcast_to(rate if jnp.ndim(top) == 2 else _divided(rate, top), shape)
+    return jnp.where(jnp.isfinite(rate), rate, 0.0)
+
+
+def _divided(rate: Any, top: Any) -> Any:
+    return rate / (top[:, None] if jnp.ndim(top) == 1 and jnp.ndim(rate) == 2 else top)
 
 
 def moved_factor(method: Method, state: State, h: Array) -> Array:
-    """``R Ãᵀ`` in the coordinates of a step of length ``h``: prediction without its noise."""
+    """``R Ãᵀ`` in the coordinates of the step of length ``h``: prediction without its noise."""
+    structure, transition = method.structure, method.prior.transition(jnp.abs(h))
     change = method.prior.powers(state.h / h)
-    transition = method.prior.transition(jnp.abs(h))
-    return method.structure.transit(state.factor, transition * change)
+    if transition.shape[-1] != structure.n:
+        change = structure.spread(change)
+    return structure.transit(state.factor, transition * change)
 
 
 def predicted_factor(method: Method, state: State, h: Array, scale: Array) -> Array:
@@ -135,8 +184,11 @@ def attempt(
     ``s`` of the step that led to ``state``.
     """
     h = t_next - state.t
+    known = method.prior.linear_part(state.drift) if method.jacobian == "none" else None
+    method = of_step(method, state, h)
     mean = method.prior.predict_mean(state.mean, h)
     observation = method.equation.linearize(field, t_next, mean, method.jacobian)
+    observation = with_linear_part(observation, method.equation.order, known)
 
     local = method.equation.local_noise(method.prior, h, observation)
     beyond = jnp.ones(())
@@ -149,7 +201,9 @@ def attempt(
         before = before * method.prior.noise_scale(h / state.h)
     scale = method.diffusion.step_scale(local_scale, unit, before)
 
-    proposal = Attempt(t_next, h, mean, observation, scale, mean[: method.equation.order])
+    proposal = Attempt(
+        t_next, h, mean, observation, scale, mean[: method.equation.order], method.prior
+    )
     innovation = None
     if method.diffusion.needs_innovation:
         innovation = update(method, state, proposal, None)[1]
@@ -193,6 +247,7 @@ def update(
     With ``J = 0`` that is an iteration of the (iterated) filter: ``m = m⁻ - K z``, its own ``z``.
     Everything else follows from the first. If the second is not finite, the first stands.
     """
+    method = replace(method, prior=step.prior)
     structure, equation, (z, blocks, _) = method.structure, method.equation, step.residual
     coords = method.prior.coordinates(step.h)
     factor = predicted_factor(method, state, step.h, step.scale)
@@ -210,6 +265,10 @@ def update(
     mean = step.mean - coords[:, None] * structure.join(result.correction)
     if method.evaluations == 2 and again is not None:
         second = equation.residual(again(step.t, equation.read(mean)), step.mean)
+        for i, block in blocks.items():  # r(x) = r(m) + H (x - m), around the corrected m
+            if i < equation.order:
+                moved = step.mean[i] - mean[i]
+                second = second + (block @ moved if jnp.ndim(block) == 2 else block * moved)
         correction = structure.join(result.correct(structure.cut_residual(second)))
         iterated = step.mean - coords[:, None] * correction
         mean = jnp.where(jnp.all(jnp.isfinite(second)), iterated, mean)
@@ -239,6 +298,7 @@ def _hidden_noise(observed: Array, n: int) -> Array:
 
 def extrapolate(method: Method, state: State, h: Array, scale: Array) -> State:
     """Predict over a time ``h`` with process noise ``scale``, without any observation."""
+    method = of_step(method, state, h)
     mean = method.prior.predict_mean(state.mean, h)
     factor = gaussian.triangularize(predicted_factor(method, state, h, scale))
-    return State(state.t + h, h, mean, factor)
+    return State(state.t + h, h, mean, factor, state.drift)

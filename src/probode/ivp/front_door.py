@@ -14,6 +14,7 @@ from probode.base.status import Status
 from probode.filter.control import Control, GridSteps, PControl, PIControl
 from probode.filter.solvers import EK1
 from probode.global_error.schemes import MODES
+from probode.ivp.constraint import box_of
 from probode.ivp.method import METHODS, read_method, say_if_unstable, single_state, solvers_for
 from probode.ivp.options import Options, read_tolerances
 from probode.ivp.result import Constant, Embedding, OdeResult, Solution, state_at
@@ -110,6 +111,9 @@ def solve_ivp(
         A tolerance on the answer: ``global_rtol``, ``global_atol`` (numbers or arrays; then
         ``rtol`` and ``atol`` are only where to begin), met over the whole interval or, with
         ``global_at="end"``, at its end.
+        What the solution keeps to: ``invariants`` (functions ``g(t, y, *args)`` or ``g(y)`` that
+        are zero along it) and ``bounds`` (a pair ``(low, high)``, ``(0, np.inf)`` for ``y >= 0``),
+        see ``docs/models.md``.
 
     Returns
     -------
@@ -147,10 +151,13 @@ def solve_ivp(
 
     order = equation.order
     embedding = Embedding(start.size // order, np.iscomplexobj(start), order)
+    box = box_of(chosen, start, embedding)
+    chosen = chosen._replace(bounds=box)
     control = _control(chosen, t0, tf, embedding)
     watched = None if events is None else _prepared_events(events, arguments)
     single = single_state(fun, arguments, bool(vectorized), equation)
     plain = Guard(fun, t0, start).over(single)
+    plain = plain if box is None else box.around(plain)
     solvers = solvers_for(kind, chosen, control, plain, t0, tf, start, order)
 
     def output(posterior: Posterior, limits: Limits) -> None:
@@ -216,6 +223,12 @@ def _implicit(equation: Implicit, kind: Any, options: Options) -> tuple[Equation
             "solve_ivp takes fun(t, y), with mass_matrix=M for M y' = fun(t, y), got "
             f"{type(equation).__name__}: use probode.solve for it."
         )
+    for name in ("invariants", "bounds"):
+        if getattr(options, name) is not None:
+            raise ValueError(
+                f"{name} is not for solve_ivp with a mass matrix: use "
+                f"probode.solve(MassMatrix(fun, M), ..., {name}=...)."
+            )
     if kind is None:
         kind = EK1
     if kind.jacobian == "full" and isinstance(options.order, str):  # without a slope to look at

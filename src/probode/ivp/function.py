@@ -18,6 +18,7 @@ from probode.global_error.in_python import HostProblem
 from probode.ivp.jacobian import UserJacobian
 from probode.ivp.options import Options
 from probode.ivp.result import Embedding
+from probode.model.invariant import Bounds
 from probode.model.mass_matrix import MassMatrix
 from probode.programs.arithmetic import Guard
 from probode.programs.clock import Clock
@@ -85,7 +86,7 @@ class UserFunction(NamedTuple):
             (self.fun, self.options.jac, None if self.mass is None else _value_of(self.mass)),
             self.args,
             *(y0.shape, self.vectorized, self.embedding, self.solver.jacobian),
-            *(self.options.lband, self.options.uband),
+            *(self.options.lband, self.options.uband, self._box_key()),
         )
         found: Traced | None = KNOWN.get(
             key and key.exact,
@@ -126,7 +127,7 @@ class UserFunction(NamedTuple):
             return None
         checks = 0 if found.is_of_jax else _CHECKS if not certain else int(found.is_cheap)
         checks = checks and (_CHECKS if self.mass is not None else checks)
-        field = self._field(found.function, t0, y0, lifted)
+        field = self._field(self._inside(found.function), t0, y0, lifted)
         return Traced(field, found.path, checks, lifted)
 
     def still_holds(self, traced: Traced, t: np.ndarray, mean: np.ndarray) -> bool:
@@ -139,7 +140,8 @@ class UserFunction(NamedTuple):
         field = traced.field
         order, d = field.reads, self.embedding.d
         states = mean[:, 0] if order == 1 else mean[:, :order].reshape(len(mean), -1)
-        single = Guard(self.fun, float(t[0]), np.asarray(states[0])).over(self._single(), (d,))
+        guard = Guard(self.fun, float(t[0]), np.asarray(states[0]))
+        single = guard.over(self._inside(self._single()), (d,))
 
         def value(i: int) -> np.ndarray:
             y = np.array(states[i])
@@ -175,7 +177,7 @@ class UserFunction(NamedTuple):
 
         ``n`` are the components of its values.
         """
-        single, arguments = self._single(), self.args
+        single, arguments = self._inside(self._single()), self.args
 
         def call(t: float, y: np.ndarray) -> np.ndarray:
             value = np.asarray(single(t, y.copy(), *arguments), float)
@@ -190,9 +192,24 @@ class UserFunction(NamedTuple):
         function = guard.over(call, (n,))
         return HostField(function, self._host_jacobian(function, guard, n))
 
+    def slope(self, t0: float, y0: np.ndarray) -> np.ndarray:
+        """``u'`` at the start, of all that an initial value holds: ``(y', ..., f)``."""
+        d = self.embedding.d
+        highest = self.on_host(Guard(self.fun, t0, y0), d).function(t0, y0)
+        return np.concatenate([y0[d:], highest])
+
     def clock(self, t0: float, t1: float) -> Clock:
         """What follows ``t`` through the function."""
-        return Clock(self._single(), self.args, t0, t1)
+        return Clock(self._inside(self._single()), self.args, t0, t1)
+
+    def _inside(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """``function(t, y, *args)`` asked within the bounds only."""
+        box: Bounds | None = self.options.bounds
+        return function if box is None else box.around(function)
+
+    def _box_key(self) -> Any:
+        box: Bounds | None = self.options.bounds
+        return None if box is None else np.stack([box.low, box.high]).tobytes()
 
     def _single(self) -> Callable[..., Any]:
         """``fun`` for one state in real form."""
@@ -272,7 +289,9 @@ class UserFunction(NamedTuple):
         if self.options.jac is None or self.solver.jacobian == "none":
             return None
         diagonal = self.solver.jacobian == "diagonal" and not self.embedding.is_complex
-        return UserJacobian(self.options.jac, self.options, self.embedding, diagonal)
+        jac = self.options.jac
+        jac = self._inside(jac) if callable(jac) else jac
+        return UserJacobian(jac, self.options, self.embedding, diagonal)
 
     def _host_jacobian(
         self, function: Callable[[float, np.ndarray], np.ndarray], guard: Guard, n: int
@@ -289,7 +308,7 @@ class UserFunction(NamedTuple):
             constant = jacobian.on_real_form(0.0, np.zeros(2 * embedding.size), arguments)
             return lambda t, y, f: constant
         columns: Any = None
-        if self.vectorized and not embedding.is_complex:
+        if self.vectorized and not embedding.is_complex and options.bounds is None:
 
             def columns(t: float, states: np.ndarray) -> np.ndarray:
                 parts = np.split(states, embedding.order)

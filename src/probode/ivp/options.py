@@ -42,6 +42,8 @@ class Options(NamedTuple):
     callback: Callable[[Progress], Any] | None = None
     second_order: bool = False
     mass_matrix: Any = None
+    invariants: Any = None
+    bounds: Any = None
 
     @classmethod
     def read(cls, options: dict[str, Any]) -> "Options":

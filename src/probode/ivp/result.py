@@ -1,5 +1,6 @@
 """What ``solve_ivp`` returns: SciPy's result with error bars, and continuous solutions."""
 
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -184,5 +185,7 @@ def state_at(posterior: Posterior, t: Any = None) -> tuple[np.ndarray, np.ndarra
     """Means and standard deviations of states in real form, ``(..., k d)``."""
     at = posterior.state(t)
     mean, std = np.asarray(at.mean), np.asarray(at.std)
-    times = mean.shape[: mean.ndim - len(posterior.shape) - (posterior.method.equation.order > 1)]
-    return mean.reshape(*times, -1), std.reshape(*times, -1)
+    order = posterior.method.equation.order
+    times = mean.shape[: mean.ndim - len(posterior.shape) - (order > 1)]
+    whole = (*times, order * prod(posterior.shape))
+    return mean.reshape(whole), std.reshape(whole)

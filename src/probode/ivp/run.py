@@ -28,6 +28,7 @@ from probode.filter.solvers import Solver, with_start
 from probode.filter.step import Method
 from probode.global_error.in_python import HostProblem
 from probode.ivp.choice import Candidate
+from probode.ivp.constraint import constraint_of
 from probode.ivp.function import Traced, UserFunction, host_problem
 from probode.ivp.method import say_if_costly
 from probode.ivp.options import Options
@@ -35,6 +36,7 @@ from probode.ivp.result import Embedding
 from probode.ivp.target import Integrated
 from probode.model.equation import Equation, FirstOrder, check_equation
 from probode.model.implicit import Implicit
+from probode.model.invariant import Constraint
 from probode.model.mass_matrix import MassMatrix
 from probode.posterior import events
 from probode.posterior.chosen import ChosenPath
@@ -146,14 +148,19 @@ class Task:
                     "from Python. Branches (if, max, min, float) can be written as numpy.where, "
                     "numpy.maximum and the like."
                 )
+            held = constraint_of(
+                *(options, options.bounds, control, (self.t0, self.tf), y0, self.arguments),
+                *(embedding, partial(user.slope, self.t0, y0)),
+            )
             ways: list[_Way] = [] if traced is None else [_Compiled(self, solver, traced)]
             posterior = None
             for way in (*ways, _Driven(self, solver, user)):
                 way.prepare(method, control, y0, suspects)
-                posterior = self._run(engine, way, method, callback, budget)
+                run = partial(self._run, engine, way, method, callback, budget, held)
+                posterior = run()
                 if posterior is not None and way.learns(*_steps_of(posterior.path)):
                     way.prepare(method, control, y0, suspects)
-                    posterior = self._run(engine, way, method, callback, budget)
+                    posterior = run()
                 if posterior is None:
                     return None
                 if traced is None or user.still_holds(traced, *_steps_of(posterior.path)):
@@ -176,7 +183,13 @@ class Task:
         return posterior, str(stats.path), counts
 
     def _run(
-        self, engine: Engine, way: "_Way", method: Method, callback: Any, budget: int | None
+        self,
+        engine: Engine,
+        way: "_Way",
+        method: Method,
+        callback: Any,
+        budget: int | None,
+        held: Constraint | None,
     ) -> Posterior | None:
         options, embedding, watch = self.options, self.embedding, None
         shape = (embedding.d,)
@@ -197,7 +210,7 @@ class Task:
 
         return run_and_finish(
             *(partial(way.run, engine), options.smooth, monitor, finish),
-            *(self.output, self.times, budget),
+            *(self.output, self.times, budget, held),
         )
 
 
@@ -261,7 +274,7 @@ class _Compiled:
         inputs = Inputs(method, start, field, self.control, t0, t1, y0)
         self._given = Fallback(inputs, restarts)
         if isinstance(task.equation, Implicit):
-            self._given.note(task.equation.check_start(field, t0, y0))
+            self._given.note(task.equation.check_start(field, t0, y0)[0])
 
     def run(self, engine: Engine, monitor: Monitor) -> tuple[loop.Solve, Status, Kept]:
         done = engine.run(self._given, monitor)
@@ -321,7 +334,7 @@ class _Driven:
     def run(self, engine: Engine, monitor: Monitor) -> tuple[loop.Solve, Status, Kept]:
         if isinstance(self.control, PControl):  # other steps are as short as the user has them
             judge = stops_where_unsteady(
-                self._hosted.function, self._task.equation, self._task.tf, self._said
+                self._hosted.function, self._task.tf, self._said, self._task.equation
             )
             monitor = monitor._replace(judge=judge)
         return engine.run(self._given, monitor)

@@ -70,13 +70,23 @@ def local_noise(prior: Prior, h: Array, residual: Residual, exact: int | None) -
     digits, and fail for a stiff Jacobian.)
     """
     z, blocks, _ = residual
+    d = z.shape[0]
     factor, coords = prior.noise_factor(jnp.abs(h)), prior.coordinates(h)
-    widest = max(jnp.ndim(block) for block in blocks.values())
-    shape = {0: (), 1: z.shape, 2: (z.shape[0],) * 2}[widest]
+    mixed = factor.shape[-1] != prior.size
+    own = 2 if mixed else factor.ndim - 2
+    widest = max(own, *(jnp.ndim(block) for block in blocks.values()))
+    shape = {0: (), 1: z.shape, 2: (d, d)}[widest]
+
+    def times(r: int, i: int, block: Any) -> Array:
+        """``L_ri B_iᵀ``; a matrix of the prior's own mixes components."""
+        if mixed:
+            return factor[r * d : (r + 1) * d, i * d : (i + 1) * d] @ block
+        entry = factor[..., r, i]
+        return (entry[:, None] if widest == 2 and own == 1 else entry) * block
 
     def row(r: int) -> Array:
         terms = [
-            factor[r, i] * coords[i] * _widened(block, widest, z.shape[0])
+            coords[i] * times(r, i, _widened(block, widest, d))
             for i, block in sorted(blocks.items())
             if i >= r
         ]
@@ -91,6 +101,21 @@ def local_noise(prior: Prior, h: Array, residual: Residual, exact: int | None) -
         return LocalNoise(whiten(stack, z), std_of(stack) / abs(determined))
     std = norm(jnp.stack(rows), 0) * jnp.ones_like(z)
     return LocalNoise(z / std, std / abs(determined))
+
+
+def product(a: Block, b: Block) -> Any:
+    """``A B`` of two blocks."""
+    if jnp.ndim(a) == jnp.ndim(b) == 2:
+        return a @ b
+    return a[:, None] * b if jnp.ndim(a) == 1 and jnp.ndim(b) == 2 else a * b
+
+
+def with_linear_part(residual: Residual, k: int, known: Block | None) -> Residual:
+    """Where no Jacobian was used, that of a part of ``f``: ``B_(k-1) = -B_k L``."""
+    if known is None:
+        return residual
+    blocks = {**residual.blocks, k - 1: -product(residual.blocks[k], jnp.asarray(known))}
+    return residual._replace(blocks=blocks)
 
 
 def _widened(block: Block, ndim: int, d: int) -> Any:

@@ -1,8 +1,8 @@
 """Priors: Gaussian processes for a solution and its first ``q`` derivatives.
 
 ``y`` and its derivatives form the state ``x = (y, y', ..., y^(q))``, an array of shape
-``(q + 1, d)``; every component has the same prior. A step of length ``h`` works in coordinates
-``x = T(h) x̃`` with::
+``(q + 1, d)``; most often every component has the same prior. A step of length ``h`` works in
+coordinates ``x = T(h) x̃`` with::
 
     T(h)_i = h^(1-i) (q-1)! / (q-i)!                i = 0..q,    so T_1 = 1
 
@@ -19,6 +19,7 @@ a factor of the noise ``Q̃``. For the integrated Wiener process neither depends
     Q̃_ij   = 1 / (2q+1-i-j)
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from fractions import Fraction
@@ -32,6 +33,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from probode.base.precision import double_precision, is_traced
+from probode.base.unbatched import calls_libraries, unbatched
 from probode.model.gaussian import triangularize
 from probode.model.parts import Part, check_fields
 
@@ -88,27 +90,74 @@ class Prior(Part):
     def noise_factor(self, h: Array) -> Any:
         """Right factor of ``Q̃(h)``: upper triangular, ``noise_factorᵀ noise_factor = Q̃``.
 
-        By default an integral over the responses to the noise at all earlier times::
+        By default from the responses to the noise at all earlier times::
 
             Q̃ = ∫₀¹ v(τ) v(τ)ᵀ dτ        v_i(τ) = τ^(q-i) Ã(τ h)_iq
 
-        of which a quadrature with positive weights has no cancellation. Its nodes get denser
-        towards ``τ = 0``, for responses that fade a million times faster than the step.
+        by a quadrature with positive weights, which has no cancellation, over a millionth of the
+        step (for responses that fade as fast), and from there by doubling (Stillfjord & Tronarp)::
+
+            Q(2h) = A(h) Q(h) A(h)ᵀ + Q(h)
         """
+        nodes, weights = gauss(_NODES)
         powers = self.order - np.arange(self.size)
-        last = jax.vmap(lambda tau: self.transition(tau * h)[:, -1])(jnp.asarray(_NODES))
-        rows = _ROOTS[:, None] * _NODES[:, None] ** powers * last
-        return triangularize(rows, self.size)
+        lengths = np.concatenate([nodes, 2.0 ** np.arange(_DOUBLINGS)]) * 0.5**_DOUBLINGS
+        every = jax.vmap(self._unbatched_transition())(jnp.asarray(lengths) * h)
+        rows = np.sqrt(weights)[:, None] * nodes[:, None] ** powers * every[:_NODES, :, -1]
+        factor = triangularize(rows, self.size)
+
+        def double(factor: Array, transition: Array) -> tuple[Array, None]:
+            stack = jnp.concatenate([factor @ transition.T, factor])
+            return triangularize(stack * 0.5 ** (powers + 0.5), self.size), None
+
+        return jax.lax.scan(double, factor, every[_NODES:])[0]
+
+    def _unbatched_transition(self) -> Callable[[Array], Array]:
+        """:meth:`transition`, never batched where it calls libraries, as ``expm`` does."""
+        leaves, tree = jax.tree.flatten(self)
+
+        def at(h: Array, *leaves: Any) -> Array:
+            made: Array = jax.tree.unflatten(tree, leaves).transition(h)
+            return made
+
+        known = unbatched(at) if calls_libraries(at, jnp.ones(()), *leaves) else at
+        return lambda h: known(h, *leaves)
 
     def inverse_transition(self, h: Array) -> Any:
         """``Ã(h)⁻¹``, for steps without any noise; zero where rounding has left none."""
-        inverse = jnp.linalg.inv(jax.lax.stop_gradient(self.transition(h)))
+        inverse = unbatched(jnp.linalg.inv)(jax.lax.stop_gradient(self.transition(h)))
         return jnp.where(jnp.isfinite(inverse), inverse, 0.0)
+
+    def over(self, h: Array, drift: Array | None = None) -> "Prior":
+        """The prior of one step of length ``h`` (with its sign), its matrices computed once.
+
+        ``drift`` is what a prior that is ``per_step`` takes from the equation where it begins.
+        """
+        length = jnp.abs(h)
+        matrix = self._unbatched_transition()(length)
+        return OfStep(self.order, self, matrix, self.noise_factor(length))
+
+    @property
+    def per_step(self) -> bool:
+        """Whether each step has a drift of its own, from the equation's linearisation."""
+        return False
+
+    def linear_part(self, drift: Array | None) -> Any:
+        """What it knows of ``∂f/∂y``: a number, a diagonal, a matrix; ``None``: nothing."""
+        return None
+
+    @property
+    def widest(self) -> int:
+        """What the transition differs by: nothing (0), components (1), or it mixes them (2)."""
+        return 0
+
+    def check_components(self, d: int) -> None:
+        """Refuse a prior that is for another number of components."""
 
     def predict_mean(self, mean: Float[Array, "n d"], h: Array) -> Float[Array, "n d"]:
         """``A(h) m`` as ``m + T (Ã - I) T⁻¹ m``: the increment first, to lose no digit."""
-        scale = self.coordinates(h)[:, None]
-        return mean + scale * ((self.transition(jnp.abs(h)) - np.eye(self.size)) @ (mean / scale))
+        scale, matrix = self.coordinates(h)[:, None], self.transition(jnp.abs(h))
+        return mean + scale * times(matrix - np.eye(matrix.shape[-1]), mean / scale)
 
     def coordinates(self, h: Array) -> Float[Array, " n"]:
         """``T(h)``: the scale of each derivative in a step of length ``h``."""
@@ -143,16 +192,45 @@ class Prior(Part):
         return self.noise_scale(h) / factorial(self.order - 1)
 
 
-def _graded_nodes(halvings: int, each: int) -> tuple[np.ndarray, np.ndarray]:
-    """Gauss-Legendre nodes and weights on ``[0, 2^-m], [2^-m, 2^(1-m)], ..., [1/2, 1]``."""
-    nodes, weights = np.polynomial.legendre.leggauss(each)
-    ends = np.concatenate([[0.0], 0.5 ** np.arange(halvings, -1, -1.0)])
-    low, length = ends[:-1, None], np.diff(ends)[:, None]
-    return (low + length * (nodes + 1.0) / 2.0).ravel(), (length * weights / 2.0).ravel()
+def times(matrix: Any, x: Float[Array, "n d"]) -> Any:
+    """``A x`` for a transition of all components, of each ``(d, n, n)``, or mixed, (nd, nd)."""
+    if matrix.ndim == 3:
+        return jnp.einsum("dij,jd->id", matrix, x)
+    if matrix.shape[-1] != x.shape[0]:
+        return (matrix @ x.reshape(-1)).reshape(x.shape)
+    return matrix @ x
 
 
-_NODES, _WEIGHTS = _graded_nodes(20, 16)
-_ROOTS = np.sqrt(_WEIGHTS)
+_NODES, _DOUBLINGS = 16, 20
+"""Of the noise of a prior that says nothing of it."""
+
+
+@lru_cache(maxsize=32)
+def gauss(count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Gauss-Legendre nodes and weights on ``[0, 1]``."""
+    nodes, weights = np.polynomial.legendre.leggauss(count)
+    return (nodes + 1.0) / 2.0, weights / 2.0
+
+
+@dataclass(frozen=True)
+class OfStep(Prior):
+    """A prior over one step, whose matrices are known."""
+
+    source: Prior
+    matrix: Array
+    factor: Array
+
+    def transition(self, h: Array) -> Array:
+        return self.matrix
+
+    def noise_factor(self, h: Array) -> Array:
+        return self.factor
+
+    def inverse_transition(self, h: Array) -> Array:
+        return self.source.inverse_transition(h)
+
+    def over(self, h: Array, drift: Array | None = None) -> Prior:
+        return self
 
 
 @dataclass(frozen=True)
@@ -173,6 +251,10 @@ class IWP(Prior):
     def noise_factor(self, h: Any = None) -> np.ndarray:
         """Right factor of ``Q̃``, the same for every step, exact up to the last rounding."""
         return _noise_cholesky(self.order).T
+
+    def over(self, h: Array, drift: Array | None = None) -> Prior:
+        """The same in every step."""
+        return self if type(self) is IWP else super().over(h, drift)
 
     def inverse_transition(self, h: Any = None) -> np.ndarray:
         """``Ã⁻¹``, entries ``(-1)^(i+j) binom(q-i, q-j)``."""

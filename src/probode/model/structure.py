@@ -71,11 +71,14 @@ class Structure:
         return per_derivative
 
     def transit(self, factor: Array, matrix: np.ndarray | Array) -> Array:
-        """``R (M ⊗ I)ᵀ``: the factor of ``M x`` for a matrix over the derivatives."""
+        """``R (M ⊗ I)ᵀ``: the factor of ``M x`` for a matrix over the derivatives.
+
+        Where it fits, also for one of each component, ``(d, n, n)``, or one that mixes them.
+        """
         return factor @ jnp.swapaxes(jnp.asarray(matrix), -1, -2)
 
     def widen(self, matrix: np.ndarray | Array) -> Any:
-        """``M ⊗ I`` for a matrix over the derivatives, as it acts on the columns of a factor."""
+        """``M ⊗ I`` for such a matrix, as it acts on the columns of a factor."""
         return matrix
 
     def noise(self, factor: np.ndarray | Array, scale: Array) -> Array:
@@ -285,19 +288,29 @@ class Dense(Structure):
         return jnp.repeat(per_derivative, self.d, axis=-1, total_repeat_length=self.n * self.d)
 
     def widen(self, matrix: np.ndarray | Array) -> Any:
+        if matrix.ndim == 3:
+            return jnp.einsum("dij,de->idje", matrix, np.eye(self.d)).reshape(self.factor_shape)
+        if matrix.shape[-1] != self.n:
+            return matrix
         if isinstance(matrix, np.ndarray):
             return np.kron(matrix, np.eye(self.d))
         return jnp.kron(matrix, np.eye(self.d))
 
     def transit(self, factor: Array, matrix: np.ndarray | Array) -> Array:
+        if matrix.shape[-1] != self.n:
+            return factor @ matrix.T
         rows = factor.shape[0]
         cube = factor.reshape(rows, self.n, self.d)
-        moved = jnp.einsum("rjd,ij->rid", cube, jnp.asarray(matrix))
-        return moved.reshape(rows, self.n * self.d)
+        each = "rjd,dij->rid" if matrix.ndim == 3 else "rjd,ij->rid"
+        return jnp.einsum(each, cube, jnp.asarray(matrix)).reshape(rows, self.n * self.d)
 
     def noise(self, factor: np.ndarray | Array, scale: Array) -> Array:
         if jnp.ndim(scale) == 0:
             return scale * self.widen(factor)
+        if factor.ndim == 3:
+            return self.widen(factor * scale[:, None, None])
+        if factor.shape[-1] != self.n:  # the columns of each component, in its own units
+            return jnp.asarray(factor) * jnp.tile(scale, self.n)
         return (jnp.asarray(factor)[:, None, :, None] * jnp.diag(scale)[None, :, None, :]).reshape(
             self.factor_shape
         )

@@ -21,6 +21,7 @@ from probode.filter.step import Method
 from probode.global_error.calibrate import calibrate_nodes
 from probode.global_error.result import Calibration
 from probode.model.gaussian import unpack
+from probode.model.invariant import Constraint
 from probode.posterior.paths import NodePath, Path
 
 
@@ -88,6 +89,7 @@ def chosen_path(
     times: np.ndarray,
     smoothing: bool,
     limits: Limits,
+    constraint: Constraint | None = None,
 ) -> tuple[ChosenPath, bool]:
     """Smooth span by span from the end, and keep what was asked for.
 
@@ -100,7 +102,7 @@ def chosen_path(
         if parts and limits.expired():
             return _together(parts, smoothing), False
         rows, smoothed = kept.joined(last, span.chunks(), smoothing, Limits())
-        path = NodePath(rows, smoothed)
+        path = NodePath(rows, smoothed).held_to(method, constraint)
         low, high = sorted((rows.t[0], rows.t[-1]))
         # What lies at a node between two spans belongs to the earlier one.
         right = times == rows.t[-1]
@@ -108,7 +110,7 @@ def chosen_path(
         end = False
         columns = path.select(method, 0)[1]
         found = (inside, *path.evaluate(method, inside, 0)) if inside.size else None
-        parts.append((found, rows.t, path.means.copy(), method.structure.std(columns)))
+        parts.append((found, rows.t, np.array(path.means), method.structure.std(columns)))
         if smoothed is not None:
             last = Marginals(smoothed.mean[0], unpack(smoothed.factor[0]))
     return _together(parts, smoothing), True

@@ -29,6 +29,7 @@ from probode.filter.start import DiffuseStart, RungeKuttaStart, TaylorStart
 from probode.filter.step import Method, State
 from probode.global_error.beside import Step, Tracker
 from probode.global_error.diagnosis import Tally
+from probode.global_error.implicit import ImplicitNewton
 from probode.global_error.newton import Newton
 from probode.global_error.result import Calibration
 from probode.global_error.stages import Collocation
@@ -37,12 +38,15 @@ from probode.global_error.transport import Carry
 from probode.model.diffusion import DynamicDiffusion, Evidence, FixedDiffusion
 from probode.model.equation import FirstOrder
 from probode.model.implicit import Implicit
+from probode.model.invariant import Constraint, Landed
+from probode.model.ioup import IOUP
 from probode.model.mass_matrix import MassMatrix
 from probode.model.matern import Matern
 from probode.model.prior import IWP
 from probode.model.second_order import SecondOrder
 from probode.model.structure import BlockDiagonal, Dense, Isotropic
 from probode.posterior.chosen import ChosenPath, Trail
+from probode.posterior.held import Held
 from probode.posterior.paths import NodePath, SavedPath
 from probode.posterior.posterior import Posterior, Problem, Stats, component_names, one_solve
 
@@ -64,11 +68,11 @@ _CLASSES: dict[str, type] = {
     for cls in (
         *(Posterior, NodePath, SavedPath, ChosenPath, Trail, Rows, Marginals, Stats, Evidence),
         *(Calibration, Problem, Tracker, Step, Carry, Tally, Newton, Sweeps, Collocation),
-        *(Saving, Solve, State, Kernel, ControlState, Counts),
+        *(Saving, Solve, State, Kernel, ControlState, Counts, Held, Landed),
         *(EK0, EK1, DiagonalEK1, FixedDiffusion, DynamicDiffusion),
         *(TaylorStart, RungeKuttaStart, DiffuseStart),
-        *(Method, IWP, Matern, FirstOrder, SecondOrder, Isotropic, BlockDiagonal, Dense),
-        *(Implicit, MassMatrix),
+        *(Method, IWP, IOUP, Matern, FirstOrder, SecondOrder, Isotropic, BlockDiagonal, Dense),
+        *(Implicit, MassMatrix, ImplicitNewton),
     )
 }
 """What a saved posterior may be made of."""
@@ -240,6 +244,8 @@ def _encode(value: Any, name: str, arrays: dict[str, np.ndarray]) -> Any:
         return {"array": name}
     if isinstance(value, Problem):
         return {"class": "Problem"}  # programs cannot be stored: a loaded posterior has none
+    if isinstance(value, Constraint):
+        return None  # nor can the functions of invariants
     if _CLASSES.get(type(value).__name__) is type(value):
         fields = {
             field: _encode(getattr(value, field), f"{name}.{field}", arrays)

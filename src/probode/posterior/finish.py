@@ -12,6 +12,7 @@ from probode.engines.kept import Kept, pack_rows
 from probode.engines.monitor import Monitor
 from probode.filter import loop
 from probode.filter.smooth import Marginals
+from probode.model.invariant import Constraint
 from probode.posterior.chosen import ChosenPath, calibrate_chosen, chosen_path
 from probode.posterior.paths import NodePath, Path, SavedPath
 from probode.posterior.posterior import Posterior
@@ -48,13 +49,14 @@ def run_and_finish(
     output: Callable[[Posterior, Limits], None] = lambda posterior, limits: None,
     times: np.ndarray | None = None,
     budget: int | None = None,
+    constraint: Constraint | None = None,
 ) -> Posterior | None:
     """Outside a trace: chunk by chunk, every step kept, results as NumPy arrays.
 
     ``output`` is what the caller will do with the posterior: with a time limit it is done for a few
     steps, as all that follows them, to know how much time to leave for it. With ``times``, a
     monitor that is sparse has the solution kept there only. ``None`` is returned if ``budget``
-    steps were taken and it is not done.
+    steps were taken and it is not done. The posterior is held to a ``constraint``.
     """
     limits = monitor.limits
 
@@ -62,10 +64,10 @@ def run_and_finish(
         code = np.asarray(status.value)
         if kept.spans:
             assert times is not None
-            sparse, whole = chosen_path(final, kept, times, smoothing, limits)
+            sparse, whole = chosen_path(final, kept, times, smoothing, limits, constraint)
             posterior = finish(sparse, final, code, limits)
             return posterior if whole else posterior.without("output")
-        path = node_path(final, kept, smoothing, limits)
+        path = node_path(final, kept, smoothing, limits).held_to(kept.method, constraint)
         if status == Status.SUCCESS and path.t[-1] != final.state.t:
             code = np.asarray(
                 Status.NOT_FINITE.value

@@ -5,7 +5,7 @@ chosen times only. Outside a trace their arrays are NumPy arrays, inside they ar
 """
 
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import jax
@@ -34,6 +34,8 @@ from probode.filter.saving import Saving
 from probode.filter.smooth import Marginals, sample_rows, spread_noise
 from probode.filter.step import Method, State, extrapolate
 from probode.model.gaussian import pack, unpack
+from probode.model.invariant import Constraint
+from probode.posterior.held import Held, held_to, hold
 
 _TRACED_NOISE = jnp.float32
 """Inside a trace random bits are lowered outside our scope of double precision."""
@@ -60,6 +62,10 @@ class Path:
         """The same at any times."""
         raise NotImplementedError
 
+    def held_to(self, method: Method, constraint: Constraint | None) -> "Path":
+        """The same with ``y`` moved to where it fulfils invariants and bounds."""
+        raise NotImplementedError
+
     def sample(self, method: Method, n: int, key: Array, t: Any, spread: Array) -> Any:
         """Joint samples of ``y, ..., y^(k-1)``, shape ``(n, N, k, d)``."""
         raise NotImplementedError
@@ -82,6 +88,8 @@ class NodePath(Path):
 
     rows: Rows
     smoothed: Marginals | None
+    held: Held | None = None
+    """What is handed out instead of ``y``, where there are invariants or bounds."""
 
     @staticmethod
     def of(rows: Rows, smoothed: Marginals | None) -> "NodePath":
@@ -106,15 +114,38 @@ class NodePath(Path):
     @property
     def means(self) -> Array:
         """Means of the whole states, ``(N, q+1, d)``."""
-        return self._marginals.mean
+        mean = self._marginals.mean
+        return mean if self.held is None else self.held.put_into(mean)
+
+    def held_to(self, method: Method, constraint: Constraint | None) -> "NodePath":
+        if constraint is None:
+            return self
+        held = hold(constraint, method, self.rows.t, partial(self._select, method))
+        return replace(self, held=held)
 
     def select(self, method: Method, k: int) -> tuple[Array, Array]:
-        marginals = self._marginals
         with double_precision():
-            columns = method.structure.select_packed(marginals.factor, k)
-            return marginals.mean[..., k, :], in_plain_units(method, self.rows.h, columns, k)
+            return held_to(method, self.held, k, partial(self._select, method))
+
+    def _select(self, method: Method, k: int) -> tuple[Array, Array]:
+        marginals = self._marginals
+        columns = method.structure.select_packed(marginals.factor, k)
+        return marginals.mean[..., k, :], in_plain_units(method, self.rows.h, columns, k)
 
     def evaluate(self, method: Method, t: Any, k: int) -> tuple[Array, Array]:
+        if self.held is None or k >= method.equation.order:
+            return self._evaluate(method, t, k)
+        host = on_host(self.rows.t) and not is_tracer(t)
+        times: Any = np.asarray(t, float) if host else jnp.asarray(t, float)
+        each = times.reshape(-1)
+        one = lru_cache(partial(self._evaluate, method, each))
+        with double_precision():
+            held = self.held.elsewhere(method, each, one)
+            mean, columns = held_to(method, held, k, one)
+        shape = times.shape
+        return mean.reshape((*shape, -1)), columns.reshape((*shape, *columns.shape[1:]))
+
+    def _evaluate(self, method: Method, t: Any, k: int) -> tuple[Array, Array]:
         host = on_host(self.rows.t) and not is_tracer(t)
         with double_precision():
             times: Any = np.asarray(t, float) if host else jnp.asarray(t, float)
@@ -147,13 +178,20 @@ class NodePath(Path):
             if not on_host(self.rows.t):
                 if t is not None:
                     raise ValueError("inside a trace, sample at chosen times through save_at.")
-                return _sample_traced(method, self.rows, n, key, spread)
+                return self._onto(method, _sample_traced(method, self.rows, n, key, spread))
             if t is None:
-                return _sample_all(method, self.rows, n, key, spread)
+                return self._onto(method, _sample_all(method, self.rows, n, key, spread))
             times = np.asarray(t, float)
             rows, where = self._with_times(method, times.reshape(-1))
             drawn = _sample_all(method, rows, n, key, spread)[:, where]
+            if self.held is not None:
+                each = times.reshape(-1)
+                held = self.held.elsewhere(method, each, partial(self._evaluate, method, each))
+                drawn = drawn if held is None else held.samples(each, drawn)
             return drawn.reshape(n, *times.shape, *drawn.shape[-2:])
+
+    def _onto(self, method: Method, drawn: Any) -> Any:
+        return drawn if self.held is None else self.held.samples(self.rows.t, drawn)
 
     def _with_times(self, method: Method, times: np.ndarray) -> tuple[Rows, np.ndarray]:
         """The nodes with further times put between them (as predictions), and where these are."""
@@ -173,7 +211,7 @@ class NodePath(Path):
             at: Any = new
             inputs = filtered, right, scale, at
             inside = in_blocks(partial(_predict_block, method), inputs, state_bytes(method))
-            inserted = Rows(at, inside.h, scale, inside.mean, pack(inside.factor))
+            inserted = Rows(at, inside.h, scale, inside.mean, pack(inside.factor), inside.drift)
             joined = jax.tree.map(lambda a, b: np.concatenate([a, b]), rows, inserted)
             # The noise of a step belongs to its whole length: keep that length with it.
             whole = np.concatenate([np.r_[1.0, np.diff(rows.t)], right.t - filtered.t])
@@ -203,6 +241,8 @@ class SavedPath(Path):
     saved: Rows
     marginals: Marginals
     saving: Saving
+    held: Held | None = None
+    """What is handed out instead of ``y``, where there are invariants or bounds."""
 
     @property
     def t(self) -> Array:
@@ -214,7 +254,22 @@ class SavedPath(Path):
 
     def select(self, method: Method, k: int) -> tuple[Array, Array]:
         with double_precision():
-            return select(method, self.saved.h, self.marginals.mean, self.marginals.factor, k)
+            return held_to(method, self.held, k, partial(self._select, method))
+
+    def _select(self, method: Method, k: int) -> tuple[Array, Array]:
+        return select(method, self.saved.h, self.marginals.mean, self.marginals.factor, k)
+
+    def held_to(self, method: Method, constraint: Constraint | None) -> "SavedPath":
+        if constraint is None:
+            return self
+        held = hold(constraint, method, self.t, partial(self._select, method))
+        marginals = replace(self.marginals, mean=held.put_into(self.marginals.mean))
+        return replace(self, marginals=marginals, held=held)
+
+    def reached(self, count: int) -> "SavedPath":
+        """The first so many of the times."""
+        saved, marginals = jax.tree.map(lambda x: x[:count], (self.saved, self.marginals))
+        return SavedPath(saved, marginals, self.saving, self.held and self.held.first(count))
 
     def evaluate(self, method: Method, t: Any, k: int) -> tuple[Array, Array]:
         raise ValueError(
@@ -234,9 +289,11 @@ class SavedPath(Path):
             )
         with double_precision(), one_blas_thread():
             if on_host(self.t):
-                drawn = _sample_saved(method, n, self.saving, key, spread)
-                return np.asarray(drawn)[:, : len(self.t)]
-            return _draw_saved(method, n, self.saving, key, spread, _TRACED_NOISE)
+                drawn: Any = np.asarray(_sample_saved(method, n, self.saving, key, spread))
+                drawn = drawn[:, : len(self.t)]
+            else:
+                drawn = _draw_saved(method, n, self.saving, key, spread, _TRACED_NOISE)
+            return drawn if self.held is None else self.held.samples(self.t, drawn)
 
     def noise(self) -> tuple[Array, Array]:
         lengths = self.saving.lengths

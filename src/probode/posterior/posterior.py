@@ -485,7 +485,5 @@ def one_solve(posterior: Posterior, what: str) -> Posterior:
     if isinstance(path, SavedPath):
         # A trace has room for all of save_at, reached or not.
         count = int(path.saving.count)
-        saved, marginals = jax.tree.map(lambda x: x[:count], (path.saved, path.marginals))
-        path = SavedPath(saved, marginals, path.saving)
-        posterior = replace(posterior, path=path)
+        posterior = replace(posterior, path=path.reached(count))
     return posterior

@@ -1,7 +1,8 @@
 """The user's ODE as the solvers see it: a vector field on flat vectors, and its Jacobian."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -233,6 +234,47 @@ def trace_field(
     return field
 
 
+def bind_values(
+    functions: Sequence[Callable[..., Any]],
+    arranged: Callable[[Callable[..., Any]], Callable[..., Any]],
+    t0: Array,
+    y0: Array,
+    args: tuple[Any, ...],
+    *,
+    name: str,
+    reads: int = 1,
+) -> Field:
+    """The values of ``functions`` one after the other, ``(k,)``, as a function of flat vectors.
+
+    Each returns a number or an array; ``arranged`` says how it takes ``(t, y, *args)``. The rest is
+    as in :func:`bind`; there is no Jacobian with it.
+    """
+    shape = y0.shape if reads == 1 else y0.shape[1:]
+    leaves, tree = jax.tree.flatten(tuple(args))
+
+    def evaluate(t: Array, y: Array, *parameters: Any) -> Array:
+        parts = [part.reshape(shape) for part in ([y] if reads == 1 else jnp.split(y, reads))]
+        found = [arranged(one)(t, *parts, *parameters) for one in functions]
+        return jnp.concatenate([_real(value, name, None).reshape(-1) for value in found])
+
+    def attempt(is_data: Callable[[Any], bool]) -> Field:
+        data = [jnp.asarray(leaf) for leaf in leaves if is_data(leaf)]
+        flat: Any = y0.reshape(-1)
+        program, constants = _trace(of_data(evaluate, leaves, tree, is_data), t0, flat, data)
+        count = jax.eval_shape(partial(program, constants), t0, flat, *data).shape[0]
+        return Field(program, None, count, constants, (), data, reads=reads)
+
+    def traced() -> Field:
+        found: Field = with_data(leaves, attempt)
+        return found
+
+    if is_traced(t0, y0):
+        return traced()
+    key = key_for(name, tuple(functions), args, y0.shape, reads)
+    field: Field = KNOWN.get(key and key.exact, traced, Field.may_be_kept)
+    return field.with_arguments(args)
+
+
 def _matrix(jac: Any) -> np.ndarray:
     try:
         return np.asarray(jac, float)
@@ -255,11 +297,11 @@ def _trace(function: Callable[..., Array], t: Array, y: Array, data: list[Any]) 
 
 
 def _real(
-    value: Any, who: str, shapes: tuple[tuple[int, ...], ...], *, one_value: bool = False
+    value: Any, who: str, shapes: tuple[tuple[int, ...], ...] | None, *, one_value: bool = False
 ) -> Array:
     """Check what a user's function returned and convert it to float64.
 
-    ``one_value``: a single number of any shape will do.
+    ``one_value``: a single number of any shape will do. Without ``shapes`` any shape will.
     """
     if value is None:
         raise TypeError(f"{who} returned None: does it end with a return statement?")
@@ -267,11 +309,13 @@ def _real(
         array = jnp.asarray(value)
     except (TypeError, ValueError) as error:
         raise TypeError(
-            f"{who} must return an array of shape {_or(shapes)}, got {type(value).__name__} that "
-            f"does not convert to one: {error}"
+            f"{who} must return {_described(shapes)}, got {type(value).__name__} that does not "
+            f"convert to one: {error}"
         ) from None
     if jnp.issubdtype(array.dtype, jnp.complexfloating):
         raise TypeError(f"{who} must return real numbers, got {array.dtype}: embed as (Re, Im).")
+    if shapes is None:
+        return array.astype(jnp.float64)
     if array.shape not in shapes and not (one_value and array.size == 1):
         raise ValueError(
             f"{who} must return an array of shape {_or(shapes)} (that of y0), got {array.shape}."
@@ -279,6 +323,10 @@ def _real(
             else f"{who} must return an array of shape {_or(shapes)}, got {array.shape}."
         )
     return array.astype(jnp.float64)
+
+
+def _described(shapes: tuple[tuple[int, ...], ...] | None) -> str:
+    return "a number or an array" if shapes is None else f"an array of shape {_or(shapes)}"
 
 
 def _or(shapes: tuple[tuple[int, ...], ...]) -> str:

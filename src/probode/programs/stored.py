@@ -163,15 +163,16 @@ class StoredFunction:
     def __reduce__(self) -> Any:
         return StoredFunction, (self._stored, self._jacobian)
 
-    def __call__(self, t: Any, y: Any, *args: Any) -> Any:
+    def __call__(self, t: Any, *given: Any) -> Any:
         """The value, in the shape of ``y``; or the Jacobian."""
         if self._field is None:
             self._field = self._stored.field()
-        field = self._field.with_arguments(args)
-        flat = jnp.reshape(y, -1)
+        reads = self._field.reads
+        field = self._field.with_arguments(given[reads:])
+        flat = jnp.concatenate([jnp.reshape(y, -1) for y in given[:reads]])
         if self._jacobian:
             return field.user_jacobian(t, flat)
-        return jnp.reshape(field(t, flat), jnp.shape(y))
+        return jnp.reshape(field(t, flat), jnp.shape(given[0]))
 
 
 def stored(field: Field) -> StoredField:

@@ -27,6 +27,8 @@ class Members:
     args: tuple[Any, ...] = ()
     axes: tuple[int | None, ...] = ()
     shape: tuple[int, ...] | None = None
+    order: int = 1
+    """Of the equation: above one, ``shape`` begins with it, for ``y, ..., y^(k-1)``."""
 
     @property
     def count(self) -> int:
