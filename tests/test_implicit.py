@@ -280,6 +280,10 @@ def test_it_is_pickled_and_saved(tmp_path):
     loaded = probode.Posterior.load(tmp_path / "posterior.npz")
     np.testing.assert_array_equal(loaded(0.3).std, posterior(0.3).std)
     assert loaded.method == posterior.method
+    calibrated = solve(calibration="defect", save_at=AT)
+    calibrated.save(tmp_path / "calibrated.npz")
+    loaded = probode.Posterior.load(tmp_path / "calibrated.npz")
+    np.testing.assert_array_equal(loaded.std, calibrated.std)
 
 
 def test_it_runs_inside_jit_vmap_and_grad():
@@ -314,6 +318,19 @@ def test_calibration_beside_the_solve_is_that_after_it():
     np.testing.assert_allclose(
         saved.calibration.error[-1], whole.calibration.error[-1], rtol=1e-2, atol=1e-13
     )
+
+
+def test_an_invariant_of_an_index_reduced_equation_is_kept():
+    """The length of a pendulum, which its twice differentiated constraint lets drift."""
+    problem = PROBLEMS["pendulum"]
+    posterior = probode.solve(
+        MassMatrix(lambda t, y: problem.f(jnp, t, y), problem.mass),
+        (0.0, 2.0),
+        np.array(problem.y0),
+        solver=EK1(3),
+        invariants=lambda y: y[0] ** 2 + y[1] ** 2 - 1.0,
+    )
+    np.testing.assert_allclose(np.sum(posterior.mean[:, :2] ** 2, axis=1), 1.0, atol=1e-13)
 
 
 PROBLEMS = {problem.name: problem for problem in dae_problems.PROBLEMS}
@@ -420,3 +437,10 @@ def test_solve_ivp_with_a_mass_matrix_cannot_be_driven_from_python():
         probode.solve_ivp(branching, (0, 1), [1.0], mass_matrix=[2.0])
     with pytest.raises(TypeError, match=r"probode\.solve"):
         probode.solve_ivp(Implicit(lambda t, y, yp: yp + y), (0, 1), [1.0])
+
+
+def test_doors_that_do_not_take_them_say_what_to_do():
+    with pytest.raises(TypeError, match=r"jax\.vmap around probode\.solve"):
+        probode.solve_ensemble(MassMatrix(balance, MASS), (0.0, 1.0), START, (1.0,))
+    with pytest.raises(ValueError, match=r"probode\.solve\(MassMatrix"):
+        probode.solve_ivp(lambda t, y: -y, (0, 1), [1.0], mass_matrix=[2.0], bounds=(0, 2))

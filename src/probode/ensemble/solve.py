@@ -24,6 +24,7 @@ from probode.filter.control import PControl, PIControl
 from probode.filter.solvers import EK1, Solver
 from probode.global_error.schemes import MODES
 from probode.model.equation import FIRST_ORDER, Equation, as_equation
+from probode.model.implicit import Implicit
 from probode.solve import check_limits
 
 DEFAULT_MEMORY = 2**30
@@ -135,6 +136,11 @@ def solve_ensemble(
     ((3, 1, 1), True)
     """
     equation = as_equation(fun)
+    if isinstance(equation, Implicit):
+        raise TypeError(
+            "solve_ensemble takes equations that are solved for their highest derivative, got "
+            f"{type(equation).__name__}: put jax.vmap around probode.solve(..., save_at=times)."
+        )
     function: Any = equation.function
     settings = read_settings(
         *(solver, control, smooth, covariance, calibration, max_steps, jac, engine),

@@ -274,7 +274,7 @@ class _Compiled:
         inputs = Inputs(method, start, field, self.control, t0, t1, y0)
         self._given = Fallback(inputs, restarts)
         if isinstance(task.equation, Implicit):
-            self._given.note(task.equation.check_start(field, t0, y0))
+            self._given.note(task.equation.check_start(field, t0, y0)[0])
 
     def run(self, engine: Engine, monitor: Monitor) -> tuple[loop.Solve, Status, Kept]:
         done = engine.run(self._given, monitor)

@@ -120,6 +120,11 @@ class Implicit(Equation):
         """
         z, d = residual.z, residual.z.shape[0]
         factor, coords = prior.noise_factor(jnp.abs(h)), prior.coordinates(h)
+        if factor.shape != (prior.size, prior.size):
+            raise ValueError(
+                f"{type(self).__name__} takes priors that are the same for all components, got "
+                f"{prior!r}: use a number as its rate, or IWP."
+            )
         by_value, by_slope = residual.blocks[0].T * coords[0], residual.blocks[1].T * coords[1]
         rows = [factor[0, 0] * by_value + factor[0, 1] * by_slope, factor[1, 1] * by_slope]
         known = jnp.kron(jnp.asarray(factor)[:2, :2], jnp.eye(d))
@@ -156,13 +161,16 @@ class Implicit(Equation):
         """There is no explicit form: ``F`` itself, of ``y`` and ``y'``."""
         return field
 
-    def check_start(self, field: VectorField, t0: Any, y0: Any) -> str | None:
-        """Refuse a start that cannot be made, before any step; what was changed in it, in words.
+    def check_start(
+        self, field: VectorField, t0: Any, y0: Any
+    ) -> tuple[str | None, np.ndarray, np.ndarray]:
+        """Refuse a start that cannot be made, before any step.
 
-        ``y0`` holds the value and the guess of the slope.
+        ``y0`` holds the value and the guess of the slope. What was changed in it, in words; and a
+        value and a slope that fulfil the equation.
         """
-        given, slope = np.split(np.asarray(y0), 2)
-        known, condition = jax.tree.map(np.asarray, _found(field, t0, given, slope))
+        given, guess = np.split(np.asarray(y0), 2)
+        known, slope, condition = jax.tree.map(np.asarray, _found(field, t0, given, guess))
         name = type(self).__name__
         jacobians = {"y'": known.by_slope, "y": known.by_value}
         for what, matrix in jacobians.items():
@@ -191,7 +199,7 @@ class Implicit(Equation):
                 "a guess of y' with it, (y0, yp0)."
             )
         if not _moved(given, known.y):
-            return None
+            return None, known.y, slope
         change = (
             f"y0 = {_short(given)} does not fulfil the algebraic equations: changed by "
             f"{_short(known.y - given)} in its algebraic components it does"
@@ -201,7 +209,7 @@ class Implicit(Equation):
                 f"{name}: {change}. Pass y0 = {np.array2string(known.y, separator=', ')}, or "
                 "inconsistent='fix' to have it changed."
             )
-        return change
+        return change, known.y, slope
 
     def pin(self, structure: Structure, factor: Array, coords: Array, blocks: Blocks) -> Array:
         """Make ``R Hᵀ`` zero by the smallest change of ``y`` and ``y'`` in units of their spread.
@@ -232,6 +240,9 @@ def _short(values: np.ndarray) -> str:
 
 
 @jax.jit
-def _found(field: Any, t0: Array, y0: Array, slope: Array) -> tuple[consistent.Consistent, Array]:
-    known = consistent.consistent(field, t0, y0, slope)
-    return known, consistent.reciprocal_condition(known)
+def _found(
+    field: Any, t0: Array, y0: Array, guess: Array
+) -> tuple[consistent.Consistent, Array, Array]:
+    known = consistent.consistent(field, t0, y0, guess)
+    slope = consistent.derivatives(field, t0, known, 1)[1]
+    return known, slope, consistent.reciprocal_condition(known)

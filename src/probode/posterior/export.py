@@ -29,6 +29,7 @@ from probode.filter.start import DiffuseStart, RungeKuttaStart, TaylorStart
 from probode.filter.step import Method, State
 from probode.global_error.beside import Step, Tracker
 from probode.global_error.diagnosis import Tally
+from probode.global_error.implicit import ImplicitNewton
 from probode.global_error.newton import Newton
 from probode.global_error.result import Calibration
 from probode.global_error.stages import Collocation
