@@ -442,5 +442,15 @@ def test_solve_ivp_with_a_mass_matrix_cannot_be_driven_from_python():
 def test_doors_that_do_not_take_them_say_what_to_do():
     with pytest.raises(TypeError, match=r"jax\.vmap around probode\.solve"):
         probode.solve_ensemble(MassMatrix(balance, MASS), (0.0, 1.0), START, (1.0,))
-    with pytest.raises(ValueError, match=r"probode\.solve\(MassMatrix"):
-        probode.solve_ivp(lambda t, y: -y, (0, 1), [1.0], mass_matrix=[2.0], bounds=(0, 2))
+
+
+def test_bounds_and_invariants_hold_with_a_mass_matrix_too():
+    done = probode.solve_ivp(
+        lambda t, y: np.stack([-y[0], y[0] + y[1] - 1.0]),
+        *((0, 20), [1.0, 0.0]),
+        mass_matrix=[1.0, 0.0],
+        invariants=lambda y: y[0] + y[1] - 1.0,
+        bounds=(0.0, 1.0),
+    )
+    assert np.max(abs(done.y.sum(0) - 1.0)) < 1e-15
+    assert np.all((done.y >= 0.0) & (done.y <= 1.0))
