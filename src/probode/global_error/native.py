@@ -41,7 +41,7 @@ def transport(
 
 def _carry_over(scheme: Scheme, field: Any, t: np.ndarray, means: np.ndarray) -> Transported | None:
     if not library.available() or (isinstance(scheme, Sweeps) and scheme.order > 1):
-        return None  # the kernels know diagonals alone
+        return None  # the kernels sweep all components at once
     kind = _jacobian(scheme)
     values, derivatives = tape_of("none", field, within=kind), tape_of(kind, field)
     if values is None or derivatives is None:
