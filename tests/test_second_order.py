@@ -128,7 +128,7 @@ def pair(posterior, t):
 )
 def test_global_errors_of_value_and_velocity_are_estimated(solver):
     posterior = solve(solver=solver, control=PIControl(1e-5, 1e-5)).calibrate()
-    t = np.linspace(0.3, 6.0, 41)
+    t = posterior.t[1:]
     error, std = pair(posterior, t)
     found = np.stack([posterior.global_error(t, k) for k in (0, 1)], axis=1)
     # Between the steps the error is interpolated: an estimate, of its size.
@@ -167,6 +167,13 @@ def test_error_bars_at_saved_times_are_those_of_both(smooth):
     error, std = at.mean - np.stack([exact(t), exact_velocity(t)], axis=1), at.std
     chi2 = np.mean((error / std) ** 2, axis=0)
     assert np.all((chi2 > 1 / 3) & (chi2 < 3)), chi2
+
+
+def test_two_saved_times_have_bars_like_all_steps():
+    t = np.array([1.0, 4.0])
+    saved = solve(solver=EK0(5), save_at=t, calibration="defect").state().std
+    whole = solve(solver=EK0(5), calibration="defect").state(t).std
+    assert np.all((saved > whole / 10) & (saved < 10 * whole)), saved / whole
 
 
 @pytest.mark.slow  # compiled for long; ensembles hold it, too
@@ -298,3 +305,101 @@ def test_a_solve_that_leaves_the_domain_returns_what_it_has():
     posterior = probode.solve(equation, (0.0, 10.0), (1.0, -2.0))
     assert posterior.status == probode.Status.NOT_FINITE
     assert 0.2 < posterior.t[-1] < 0.3
+
+
+@pytest.fixture(scope="module")
+def calibrated():
+    return solve(solver=EK0(5), control=PIControl(1e-5, 1e-5)).calibrate()
+
+
+@pytest.mark.parametrize("save_at", [None, [1.0, 2.0, 6.0]], ids=["steps", "saved"])
+def test_files_keep_value_and_velocity(tmp_path, save_at):
+    posterior = solve(solver=EK0(5), save_at=save_at, calibration="defect")
+    posterior.save(tmp_path / "swing.npz")
+    again = probode.Posterior.load(tmp_path / "swing.npz")
+    assert again.method.equation == posterior.method.equation
+    np.testing.assert_array_equal(again.state().mean, posterior.state().mean)
+    np.testing.assert_array_equal(again.state().std, posterior.state().std)
+    assert again.diagnose().trusted
+
+
+def test_pickles_keep_the_equation_for_a_later_calibration(calibrated):
+    import pickle
+
+    plain = solve(solver=EK0(5), control=PIControl(1e-5, 1e-5))
+    again = pickle.loads(pickle.dumps(plain)).calibrate()
+    np.testing.assert_allclose(again.state().std, calibrated.state().std, rtol=1e-6)
+
+
+def test_tables_have_velocities_beside_values(calibrated):
+    pytest.importorskip("xarray")
+    table = calibrated.to_xarray()
+    np.testing.assert_array_equal(table.dy[:, 0], calibrated.derivative().mean)
+    np.testing.assert_array_equal(table.dy_std[:, 0], calibrated.derivative().std)
+    frame = calibrated.to_dataframe(t=[1.0, 2.0])
+    assert list(frame.columns) == ["y", "y_std", "dy", "dy_std"]
+    np.testing.assert_array_equal(frame.dy, calibrated.derivative([1.0, 2.0]).mean)
+
+
+def test_velocities_are_drawn_where_they_are_asked_for(calibrated):
+    plt = pytest.importorskip("matplotlib.pyplot")
+    for k, truth in ((0, exact), (1, exact_velocity)):
+        figure = calibrated.plot(k=k, reference=lambda t, truth=truth: [truth(t)])
+        line = figure.axes[0].lines[0]
+        np.testing.assert_allclose(line.get_ydata(), truth(line.get_xdata()), atol=1e-4)
+        calibrated.plot_samples(3, k=k)
+    portrait = calibrated.plot_phase(enlarge=1.0).lines[0]
+    value, velocity = portrait.get_data()
+    np.testing.assert_allclose(
+        (value[-1], velocity[-1]), (exact(6.0), exact_velocity(6.0)), atol=1e-4
+    )
+    plt.close("all")
+
+
+def test_it_is_shown_in_words(calibrated):
+    assert "EK0(5)" in repr(calibrated) and calibrated._repr_html_()
+
+
+def test_the_message_says_where_the_function_is_not_finite():
+    equation = SecondOrder(lambda t, y, v: jnp.sqrt(y - 0.5))
+    posterior = probode.solve(equation, (0.0, 10.0), (1.0, -2.0))
+    assert "NaN" in posterior.message
+
+
+def test_a_switch_in_time_starts_anew_with_both():
+    """``y'' = 1`` until ``t = 1``, then ``-1``: a parabola, and another one."""
+    equation = SecondOrder(lambda t, y, v: jnp.where(t < 1.0, 1.0, -1.0))
+    for save_at in (None, [0.5, 1.5, 2.0]):
+        posterior = probode.solve(
+            equation, (0.0, 2.0), (0.0, 0.0), solver=EK0(5), save_at=save_at, calibration="defect"
+        )
+        np.testing.assert_allclose(posterior.state().mean[-1], [1.0, 0.0], atol=1e-9)
+
+
+@pytest.mark.slow
+def test_an_equation_of_a_users_own_is_calibrated():
+    """``4 y'' = -y``: cos(t / 2)."""
+    from dataclasses import dataclass
+    from typing import Any, ClassVar
+
+    @dataclass(frozen=True)
+    class Weighed(probode.Equation):
+        masses: Any = 1.0
+        order: ClassVar[int] = 2
+
+        def residual(self, value, mean):
+            return self.masses * mean[2] - value
+
+        def blocks(self, jacobians):
+            return {**super().blocks(jacobians), 2: self.masses}
+
+        def explicit(self, value):
+            return value / self.masses
+
+    for solver in (EK0(4), EK1(4), DiagonalEK1(4)):
+        posterior = probode.solve(
+            Weighed(lambda t, y, v: -y, 4.0), (0.0, 6.0), (1.0, 0.0), solver=solver
+        ).calibrate()
+        t = np.linspace(0.5, 6.0, 23)
+        error = posterior(t).mean - np.cos(t / 2)
+        assert np.all(abs(posterior.global_error(t) - error) <= 0.1 * np.max(abs(error)))

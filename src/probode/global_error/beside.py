@@ -28,8 +28,9 @@ from probode.model.linearize import VectorField
 
 _SQUARE_WINDOW, _MISFIT_WINDOW = 0.2, 0.04
 _LEAST_SQUARE, _LEAST_MISFIT = 3.0, 5.0
-_ENOUGH = 5
-"""Save points whose own errors say how large errors are around."""
+_ENOUGH = 2
+"""Save points whose own errors say how large errors are around. A single one is mostly the end,
+where what is saved is the filter's."""
 
 
 @record

@@ -42,7 +42,7 @@ def transport(
 
 def _carry_over(scheme: Scheme, field: Any, t: np.ndarray, means: np.ndarray) -> Transported | None:
     if not library.available() or (isinstance(scheme, Sweeps) and scheme.order > 1):
-        return None  # the kernels know diagonals alone
+        return None  # the kernels sweep all components at once
     if isinstance(scheme, ImplicitNewton):
         return None
     kind = _jacobian(scheme)

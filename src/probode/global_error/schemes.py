@@ -70,7 +70,10 @@ def _scheme(order: int, jacobian: str, smoothed: bool, fast: bool, derivatives: 
     if jacobian == "diagonal":
         stages = Collocation("radau", 3 if fast else 4)
         return Sweeps(stages, k, 1 if fast else 2, diagonal=True, order=derivatives)
-    return Sweeps(Collocation("gauss", 3), k, 1 if fast else 2)
+    # Derivatives of a filter are off by so much that their errors have to be swept in turn; the
+    # kernels, which do not know how, do well with those of a smoother.
+    in_turn = 1 if smoothed else derivatives
+    return Sweeps(Collocation("gauss", 3), k, 1 if fast else 2, order=in_turn)
 
 
 def block_steps(scheme: Scheme, d: int) -> int:

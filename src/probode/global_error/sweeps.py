@@ -62,8 +62,9 @@ class Sweeps:
     """Ordinary ones: two, or one in the fast mode."""
     diagonal: bool = False
     order: int = 1
-    """Of the equation: ``u`` holds so many derivatives of each component, and ``D`` has the blocks
-    of the system of first order that they make, with the diagonals below (:class:`System`)."""
+    """Of the equation: ``u`` holds so many derivatives of each component. They are swept in turn,
+    the highest first; ``D`` has the blocks of the system of first order that they make, with the
+    diagonals below (:class:`System`)."""
 
     @property
     def f_per_step(self) -> int:
@@ -105,6 +106,8 @@ class Sweeps:
 
         def sweep(now: _State) -> _State:
             slopes = path.slope - problem.at_stages(path.t, path.value - now.stages)
+            if self.order > 1 and not self.diagonal:
+                slopes = self._in_turn(xp, e, path, slopes)
             stages = self.sweep(e, h, now.stages, slopes, diagonal)
             end = stages[-1] if self.diagonal else e + h * mix(c.weights, slopes)
             change = stages - now.stages
@@ -136,6 +139,21 @@ class Sweeps:
         after = carry.after(state.end, h, due)
         none = xp.zeros((), int)
         return after, Transported(state.end, state.stages, first, state.second, more, none)
+
+    def _in_turn(self, xp: Any, e: Array, path: Curve, slopes: Array) -> Array:
+        """Slopes of the errors of all derivatives, each with the next one known already.
+
+        ``e_j' = P_j' - (P_(j+1) - E_(j+1))`` needs no evaluation of ``f``: one sweep does what
+        takes ``k`` of them otherwise.
+        """
+        value, slope, own, start = (
+            xp.split(x, self.order, axis=-1) for x in (path.value, path.slope, slopes, e)
+        )
+        found = own[-1:]
+        for j in reversed(range(self.order - 1)):
+            following = start[j + 1] + path.h * mix(self.collocation.matrix, found[0])
+            found = [slope[j] - (value[j + 1] - following), *found]
+        return xp.concatenate(found, axis=-1)
 
     def sweep(self, e: Array, h: Array, stages: Array, slopes: Array, diagonal: Any) -> Array:
         """One sweep over the stages."""

@@ -44,19 +44,26 @@ def curves(
     *,
     components: Sequence[int] | None = None,
     most: int = MOST_LINES,
+    k: int | None = 0,
 ) -> Curves:
-    """Evaluate a posterior for drawing."""
+    """Evaluate a posterior, or its ``k``-th derivative, for drawing.
+
+    With ``None`` the whole state: of an equation of higher order values, then velocities.
+    """
     posterior = one_solve(posterior, "a figure")
     nodes = np.asarray(posterior.t)
     t = nodes
     if isinstance(posterior.path, NodePath) and nodes.size > 1:
         # Between its steps a filter only predicts, with errors that are corrected at the next.
         t = few(nodes, _TIMES) if posterior.path.smoothed is None else drawing_times(nodes)
-    marginals = posterior(t) if t is not nodes else posterior.marginals
+    at = None if t is nodes else t
+    marginals: Any = posterior.state(at) if k is None else posterior.derivative(at, k)
     d = int(np.prod(posterior.shape))
+    d *= posterior.method.equation.order if k is None else 1
     mean, std = (np.reshape(x, (t.size, d)) for x in (marginals.mean, marginals.std))
     if names is None:
-        names = _default_names(posterior)
+        derivatives = range(posterior.method.equation.order) if k is None else (k,)
+        names = [name for j in derivatives for name in _default_names(posterior, j)]
     elif isinstance(names, str) or len(names) != d:
         raise ValueError(f"names must be {d} strings, one per component, got {names!r}.")
     error = None if reference is None else _error(t, mean, reference)
@@ -84,10 +91,12 @@ def _chosen(components: Sequence[int], d: int) -> np.ndarray:
     return chosen % d
 
 
-def _default_names(posterior: Posterior) -> list[str]:
+def _default_names(posterior: Posterior, k: int) -> list[str]:
+    letter = ("y", r"\dot{y}", r"\ddot{y}")[k] if k < 3 else f"y^{{({k})}}"
+
     def name(index: list[str]) -> str:
         alone = np.prod(posterior.shape) == 1
-        return "y" if alone or not index else f"y_{{{','.join(index)}}}"
+        return letter if alone or not index else f"{letter}_{{{','.join(index)}}}"
 
     math = component_names(posterior, name, r"\mathrm{{{part}}}\,{name}")
     return [f"${text}$" for text in math]

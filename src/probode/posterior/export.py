@@ -94,19 +94,21 @@ def to_xarray(posterior: Posterior, samples: int = 0, *, seed: Any = 0, t: Any =
     -------
     Dataset
         ``state`` counts the components of ``y`` flattened in C order; the attribute ``shape`` is
-        that of ``y0``. The other attributes say how the solution was computed and how it ended.
+        that of ``y0``. Of an equation of second order ``dy`` and ``dy_std`` are the velocities. The
+        other attributes say how the solution was computed and how it ended.
     """
     xarray = library("xarray")
     posterior = one_solve(posterior, "to_xarray")
-    times, mean, std = _table(posterior, t)
+    (times, mean, std), *others = _tables(posterior, t)
+    over, named = ("time", "state"), {"long_name": "posterior standard deviation"}
     variables: dict[str, Any] = {
-        DATASET_NAMES["mean"]: (("time", "state"), mean, {"long_name": "posterior mean"}),
-        DATASET_NAMES["std"]: (
-            ("time", "state"),
-            std,
-            {"long_name": "posterior standard deviation"},
-        ),
+        DATASET_NAMES["mean"]: (over, mean, {"long_name": "posterior mean"}),
+        DATASET_NAMES["std"]: (over, std, named),
     }
+    for k, (_, values, stds) in enumerate(others, 1):
+        derivative = f"posterior mean of derivative {k}"
+        variables[_prefix(k) + "y"] = over, values, {"long_name": derivative}
+        variables[_prefix(k) + "y_std"] = over, stds, named
     coordinates = {"time": times, "state": np.arange(mean.shape[1])}
     if samples:
         drawn = np.asarray(posterior.sample(samples, seed=seed, t=None if t is None else times))
@@ -148,11 +150,12 @@ def to_dataframe(
     Returns
     -------
     DataFrame
-        With columns ``name`` and ``name_std``, component after component.
+        With columns ``name`` and ``name_std``, component after component; then, for an equation of
+        second order, ``dname`` and ``dname_std``, the velocities.
     """
     pandas = library("pandas")
     posterior = one_solve(posterior, "to_dataframe")
-    times, mean, std = _table(posterior, t)
+    (times, mean, std), *others = _tables(posterior, t)
     d = mean.shape[1]
     if names is None:
         names = component_names(posterior, lambda index: "y" + "_".join(index), "{part}_{name}")
@@ -161,6 +164,10 @@ def to_dataframe(
     columns = {}
     for i, name in enumerate(names):
         columns[name], columns[f"{name}_std"] = mean[:, i], std[:, i]
+    for k, (_, values, stds) in enumerate(others, 1):
+        for i, name in enumerate(names):
+            own = _prefix(k) + name
+            columns[own], columns[f"{own}_std"] = values[:, i], stds[:, i]
     return pandas.DataFrame(columns, index=pandas.Index(times, name="time"))
 
 
@@ -281,17 +288,21 @@ def _field_names(value: Any) -> Sequence[str]:
     return [field.name for field in dataclasses.fields(value)]
 
 
-def _table(posterior: Posterior, t: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Times, and means and standard deviations there, one row per time."""
-    if t is None:
-        times, marginals = np.asarray(posterior.t), posterior.marginals
-    else:
-        times = np.atleast_1d(np.asarray(t, float))
-        if times.ndim != 1:
-            raise ValueError(f"t must be a time or a vector of times, got shape {times.shape}.")
-        marginals = posterior(times)
+def _tables(posterior: Posterior, t: Any) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Times, and means and standard deviations there, one row per time: of ``y, ..., y^(k-1)``."""
+    times = np.asarray(posterior.t) if t is None else np.atleast_1d(np.asarray(t, float))
+    if times.ndim != 1:
+        raise ValueError(f"t must be a time or a vector of times, got shape {times.shape}.")
     shape = (times.size, int(np.prod(posterior.shape)))
-    return times, np.reshape(marginals.mean, shape), np.reshape(marginals.std, shape)
+    found = []
+    for k in range(posterior.method.equation.order):
+        at = posterior.derivative(None if t is None else times, k)
+        found.append((times, np.reshape(at.mean, shape), np.reshape(at.std, shape)))
+    return found
+
+
+def _prefix(k: int) -> str:
+    return "d" if k == 1 else f"d{k}"
 
 
 def _attributes(posterior: Posterior) -> dict[str, Any]:

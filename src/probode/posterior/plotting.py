@@ -53,6 +53,7 @@ def figure(
     names: Sequence[str] | None = None,
     reference: Reference | None = None,
     title: str | None = None,
+    k: int = 0,
 ) -> "Figure":
     """Draw solution, standard deviations and step sizes over a common time axis.
 
@@ -68,6 +69,8 @@ def figure(
         error is drawn with the standard deviations.
     title
         Title of the figure.
+    k
+        Which derivative to draw: of an equation of second order, 1 are velocities.
 
     Returns
     -------
@@ -75,7 +78,7 @@ def figure(
         Made by ``matplotlib.pyplot``: show it with ``plt.show()``, or save it with ``savefig``.
     """
     plt = pyplot()  # before any work, in case it is missing
-    drawn = curves(posterior, names, reference)
+    drawn = curves(posterior, names, reference, k=k)
     heights = [3.0, 2.4, 1.6] if isinstance(posterior.path, NodePath) else [3.0, 2.4]
     with plt.rc_context(_STYLE):
         drawing, axes = plt.subplots(
@@ -103,18 +106,19 @@ def plot_solution(
     *,
     names: Sequence[str] | None = None,
     title: str | None = None,
+    k: int = 0,
 ) -> "Axes":
     """Draw the mean of each component with a band of 95 % probability; return the axes.
 
     Parameters
     ----------
-    posterior, names, title
+    posterior, names, title, k
         As for :func:`figure`.
     ax
         Where to draw; by default a new figure.
     """
     pyplot()
-    drawn = curves(posterior, names)
+    drawn = curves(posterior, names, k=k)
     ax = _axes(ax)
     if title is not None:
         ax.set_title(title)
@@ -127,18 +131,19 @@ def plot_std(
     *,
     names: Sequence[str] | None = None,
     reference: Reference | None = None,
+    k: int = 0,
 ) -> "Axes":
     """Draw the standard deviation of each component on a logarithmic scale; return the axes.
 
     Parameters
     ----------
-    posterior, names, reference
+    posterior, names, reference, k
         As for :func:`figure`.
     ax
         Where to draw; by default a new figure.
     """
     pyplot()
-    drawn = curves(posterior, names, reference)
+    drawn = curves(posterior, names, reference, k=k)
     return _draw_std(drawn, _axes(ax), alone=True)
 
 
@@ -175,6 +180,7 @@ def plot_samples(
     deviations: bool = True,
     components: Sequence[int] | None = None,
     names: Sequence[str] | None = None,
+    k: int = 0,
 ) -> "Axes":
     """Draw joint samples of the trajectory, and the band of 95 % probability; return the axes.
 
@@ -184,7 +190,7 @@ def plot_samples(
         As for :func:`figure`; a posterior of the smoother.
     ax
         Where to draw; by default a new figure.
-    n, seed
+    n, seed, k
         As for :meth:`probode.Posterior.sample`.
     deviations
         Draw what the samples differ from the mean by, or the samples themselves: at good tolerances
@@ -194,9 +200,9 @@ def plot_samples(
     """
     pyplot()
     posterior = one_solve(posterior, "a figure")
-    drawn = curves(posterior, names, components=components, most=_MOST_SAMPLED)
+    drawn = curves(posterior, names, components=components, most=_MOST_SAMPLED, k=k)
     times = None if drawn.at_nodes else drawn.t
-    samples = np.asarray(posterior.sample(n, seed=seed, t=times))
+    samples = np.asarray(posterior.sample(n, seed=seed, t=times, k=k))
     samples = samples.reshape(n, drawn.t.size, drawn.d)[:, :, drawn.shown]
     if deviations:
         samples = samples - drawn.mean
@@ -229,7 +235,8 @@ def plot_phase(
     posterior, names
         As for :func:`figure`.
     i, j
-        Indices into ``y``, flattened in C order.
+        Indices into ``y``, flattened in C order; of an equation of second order, into values and
+        then velocities (of a number ``y``, 0 and 1: its phase portrait).
     ax
         Where to draw; by default a new figure.
     enlarge
@@ -238,7 +245,7 @@ def plot_phase(
     """
     pyplot()
     posterior = one_solve(posterior, "a figure")
-    drawn = curves(posterior, names, components=(i, j))
+    drawn = curves(posterior, names, components=(i, j), k=None)
     x, y = drawn.mean.T
     ax = _axes(ax, (6.4, 4.4))
     # What lies between the times of save_at is not known: hardly a line there.
@@ -376,6 +383,12 @@ def _evenly(drawn: Curves) -> np.ndarray:
 
 def _correlation(posterior: Posterior, drawn: Curves, some: np.ndarray) -> np.ndarray:
     """Correlation of the two components drawn, at some of the times."""
+    if posterior.method.equation.order > 1 and some.size:
+        state = posterior.state(None if drawn.at_nodes else drawn.t[some])
+        cov = np.asarray(state.cov)[some if drawn.at_nodes else slice(None)]
+        size = np.sqrt(np.prod(np.diagonal(cov, axis1=-2, axis2=-1)[:, drawn.shown], axis=-1))
+        r = cov[:, drawn.shown[0], drawn.shown[1]] / np.where(size > 0.0, size, 1.0)
+        return np.clip(r, -1.0, 1.0)
     if not isinstance(posterior.method.structure, Dense) or not some.size:
         return np.zeros(some.size)
     if drawn.at_nodes:

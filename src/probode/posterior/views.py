@@ -26,6 +26,7 @@ class Views:
         names: Sequence[str] | None = None,
         reference: Callable[[float], Any] | None = None,
         title: str | None = None,
+        k: int = 0,
     ) -> "Figure | Axes":
         """Draw the solution with its band, and below it standard deviations and step sizes.
 
@@ -41,6 +42,8 @@ class Views:
             The true solution ``t -> y``: its distance is drawn with the standard deviations.
         title
             Title of the figure.
+        k
+            Which derivative to draw: of an equation of second order, 1 are velocities.
 
         Returns
         -------
@@ -50,13 +53,13 @@ class Views:
         from probode.posterior import plotting
 
         if ax is None:
-            return plotting.figure(self, names=names, reference=reference, title=title)
+            return plotting.figure(self, names=names, reference=reference, title=title, k=k)
         if reference is not None:
             raise ValueError(
                 "reference is drawn beside the standard deviations, ax takes the solution only: "
                 "leave ax out, or draw the error with plot_error(reference, ax=...)."
             )
-        return plotting.plot_solution(self, ax, names=names, title=title)
+        return plotting.plot_solution(self, ax, names=names, title=title, k=k)
 
     def plot_error(
         self: Any,
@@ -64,11 +67,12 @@ class Views:
         *,
         ax: "Axes | None" = None,
         names: Sequence[str] | None = None,
+        k: int = 0,
     ) -> "Axes":
         """Draw standard deviations and, with a ``reference`` ``t -> y``, true errors; log scale."""
         from probode.posterior import plotting
 
-        return plotting.plot_std(self, ax, names=names, reference=reference)
+        return plotting.plot_std(self, ax, names=names, reference=reference, k=k)
 
     def plot_samples(
         self: Any,
@@ -79,16 +83,24 @@ class Views:
         deviations: bool = True,
         components: Sequence[int] | None = None,
         names: Sequence[str] | None = None,
+        k: int = 0,
     ) -> "Axes":
         """Draw sampled trajectories: what they differ from the mean by, with a band of 95 %.
 
         ``deviations=False`` draws the trajectories themselves, which at good tolerances coincide.
-        ``components`` are indices into ``y`` (flattened in C order).
+        ``components`` are indices into ``y`` (flattened in C order); ``k`` is as in
+        :meth:`Posterior.sample`.
         """
         from probode.posterior import plotting
 
         return plotting.plot_samples(
-            self, ax, n=n, seed=seed, deviations=deviations, components=components, names=names
+            *(self, ax),
+            n=n,
+            seed=seed,
+            deviations=deviations,
+            components=components,
+            names=names,
+            k=k,
         )
 
     def plot_steps(self: Any, *, ax: "Axes | None" = None) -> "Axes":
@@ -108,8 +120,9 @@ class Views:
     ) -> "Axes":
         """Draw component ``j`` over component ``i``, with ellipses that hold 95 %.
 
-        Ellipses too small to be seen are enlarged by a round number, which the legend states;
-        ``enlarge=1`` draws them as they are.
+        Of an equation of second order these are values and, after them, velocities: of a number
+        ``y`` it is the phase portrait. Ellipses too small to be seen are enlarged by a round
+        number, which the legend states; ``enlarge=1`` draws them as they are.
         """
         from probode.posterior import plotting
 
@@ -130,7 +143,8 @@ class Views:
         Returns
         -------
         Dataset
-            ``state`` counts the components of ``y`` flattened in C order. The attributes say how
+            ``state`` counts the components of ``y`` flattened in C order; an equation of second
+            order has ``dy`` and ``dy_std``, the velocities, as well. The attributes say how
             the solution was computed, at what cost, and how the solve ended.
         """
         from probode.posterior import export
@@ -148,7 +162,10 @@ class Views:
     def to_dataframe(
         self: Any, *, t: Any = None, names: Sequence[str] | None = None
     ) -> "DataFrame":
-        """A pandas DataFrame over ``time`` with columns ``y1``, ``y1_std``, ``y2``, ..."""
+        """A pandas DataFrame over ``time`` with columns ``y1``, ``y1_std``, ``y2``, ...
+
+        For an equation of second order ``dy1``, ``dy1_std``, ..., the velocities, follow.
+        """
         from probode.posterior import export
 
         return export.to_dataframe(self, t=t, names=names)
