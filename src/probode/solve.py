@@ -186,14 +186,14 @@ def solve(
                 start = partial(value_at, field, flat)
                 restarts = Restarts.around(found, float(t0), float(t1), start)
         given = Fallback(inputs, restarts)
+        state: Any = flat
         if isinstance(equation, Implicit) and not traced:
-            given.note(equation.check_start(field, t0, flat))
+            note, state, slope = equation.check_start(field, t0, flat)
+            given.note(note)
+        elif held is not None and not traced:
+            value: Any = value_at(field, flat, float(t0))
+            slope = np.concatenate([flat[field.d :], np.asarray(equation.explicit(value))])
         if held is not None and not traced:
-            slope = None
-            if not implicit:
-                value: Any = value_at(field, flat, float(t0))
-                slope = np.concatenate([flat[field.d :], np.asarray(equation.explicit(value))])
-            state: Any = flat[: field.d] if implicit else flat
             check_start(held, t0, state, slope, given_type)
         beside = None
         if calibration != "model" and times is not None:
