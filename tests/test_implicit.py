@@ -442,5 +442,17 @@ def test_solve_ivp_with_a_mass_matrix_cannot_be_driven_from_python():
 def test_doors_that_do_not_take_them_say_what_to_do():
     with pytest.raises(TypeError, match=r"jax\.vmap around probode\.solve"):
         probode.solve_ensemble(MassMatrix(balance, MASS), (0.0, 1.0), START, (1.0,))
-    with pytest.raises(ValueError, match=r"probode\.solve\(MassMatrix"):
-        probode.solve_ivp(lambda t, y: -y, (0, 1), [1.0], mass_matrix=[2.0], bounds=(0, 2))
+
+
+def test_solve_ivp_with_a_mass_matrix_has_invariants_and_bounds():
+    """A circle as ``M y' = f`` with a regular matrix."""
+    result = probode.solve_ivp(
+        lambda t, y: np.array([-2.0 * y[1], 2.0 * y[0]]),
+        (0, 3),
+        [1.0, 0.0],
+        mass_matrix=[2.0, 2.0],
+        invariants=lambda y: y[0] ** 2 + y[1] ** 2 - 1.0,
+        bounds=(-1, 1),
+    )
+    np.testing.assert_allclose(np.sum(result.y**2, axis=0), 1.0, atol=1e-13)
+    assert np.all(abs(result.y) <= 1.0)

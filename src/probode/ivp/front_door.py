@@ -223,12 +223,6 @@ def _implicit(equation: Implicit, kind: Any, options: Options) -> tuple[Equation
             "solve_ivp takes fun(t, y), with mass_matrix=M for M y' = fun(t, y), got "
             f"{type(equation).__name__}: use probode.solve for it."
         )
-    for name in ("invariants", "bounds"):
-        if getattr(options, name) is not None:
-            raise ValueError(
-                f"{name} is not for solve_ivp with a mass matrix: use "
-                f"probode.solve(MassMatrix(fun, M), ..., {name}=...)."
-            )
     if kind is None:
         kind = EK1
     if kind.jacobian == "full" and isinstance(options.order, str):  # without a slope to look at

@@ -72,7 +72,7 @@ _CLASSES: dict[str, type] = {
         *(EK0, EK1, DiagonalEK1, FixedDiffusion, DynamicDiffusion),
         *(TaylorStart, RungeKuttaStart, DiffuseStart),
         *(Method, IWP, IOUP, Matern, FirstOrder, SecondOrder, Isotropic, BlockDiagonal, Dense),
-        *(Implicit, MassMatrix),
+        *(Implicit, MassMatrix, ImplicitNewton),
     )
 }
 """What a saved posterior may be made of."""
