@@ -12,6 +12,7 @@ import pytest
 
 import probode
 from probode import EK0, EK1, IWP, DiagonalEK1, Equation, Matern, Prior, SecondOrder
+from probode.base.jax_inside import equations
 from probode.engines import native
 
 
@@ -173,6 +174,19 @@ def test_priors_of_ones_own_are_for_ensembles_and_solve_ivp_too():
     result = probode.solve_ivp(lambda t, y: -y, (0, 1), [1.0], method=solver, rtol=1e-6)
     np.testing.assert_allclose(result.y[0, -1], np.exp(-1.0), rtol=1e-5)
     assert result.posterior.solver.prior == Decaying(3, 2.0)
+
+
+def test_libraries_are_not_called_for_batches():
+    """Batches of triangular solves may wait for one another for ever."""
+    prior = Decaying(2, 1.0)
+
+    def matrices(h):
+        made = prior.over(h)
+        return made.matrix, made.factor
+
+    program = jax.make_jaxpr(jax.vmap(matrices))(np.ones(5))
+    solves = [e for e in equations(program.jaxpr) if e.primitive.name == "triangular_solve"]
+    assert solves and all(len(atom.aval.shape) == 2 for e in solves for atom in e.invars)
 
 
 def test_posteriors_with_other_models_are_pickled_and_saved(tmp_path):

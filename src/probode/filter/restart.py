@@ -26,7 +26,7 @@ import numpy as np
 from probode.base.status import Status
 from probode.filter.loop import Counts, Rows, Solve
 from probode.filter.step import Method, State
-from probode.model.prior import times
+from probode.model.prior import IWP, times, transition_over
 from probode.programs.switches import NONE, Switches, margin_of, stops_before
 
 _BEYOND_THE_JUMP = 3.0
@@ -139,7 +139,8 @@ def across(method: Method, solve: Solve, begun: Solve, jacobian: Any) -> tuple[R
     factor: Any = np.linalg.qr(stack, mode="r")
 
     mean = right.mean
-    transition = np.asarray(prior.over(h, left.drift).transition(abs(h)))
+    same = type(prior) is IWP
+    transition = prior.transition(h) if same else np.asarray(transition_over(prior, h, left.drift))
     increment = times(transition - np.eye(transition.shape[-1]), left.mean / coords[:, None])
     predicted = left.mean + coords[:, None] * np.asarray(increment)
     std = np.asarray(structure.std(values))

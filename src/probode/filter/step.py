@@ -18,7 +18,7 @@ from probode.model.diffusion import (
 )
 from probode.model.equation import FIRST_ORDER, Equation, FirstOrder
 from probode.model.gaussian import norm
-from probode.model.linearize import LocalNoise, Residual, VectorField, with_linear_part
+from probode.model.linearize import LocalNoise, Residual, VectorField, quotient, with_linear_part
 from probode.model.parts import Part
 from probode.model.prior import IWP, Prior
 from probode.model.second_order import SecondOrder
@@ -137,14 +137,8 @@ def drift_at(
     kind = "full" if len(shape) == 2 else "diagonal"
     equation = method.equation
     blocks = equation.linearize(field, t, mean, kind).blocks
-    below, top = blocks.get(equation.order - 1, 0.0), blocks[equation.order]
-    rate = -below if jnp.ndim(top) < 2 else -jnp.linalg.solve(top, below * jnp.ones(shape))
-    rate = jnp.broadcast_to(rate if jnp.ndim(top) == 2 else _divided(rate, top), shape)
+    rate = -quotient(blocks[equation.order], blocks.get(equation.order - 1, jnp.zeros(shape)))
     return jnp.where(jnp.isfinite(rate), rate, 0.0)
-
-
-def _divided(rate: Any, top: Any) -> Any:
-    return rate / (top[:, None] if jnp.ndim(top) == 1 and jnp.ndim(rate) == 2 else top)
 
 
 def moved_factor(method: Method, state: State, h: Array) -> Array:

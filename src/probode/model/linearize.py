@@ -110,6 +110,13 @@ def product(a: Block, b: Block) -> Any:
     return a[:, None] * b if jnp.ndim(a) == 1 and jnp.ndim(b) == 2 else a * b
 
 
+def quotient(a: Block, b: Block) -> Any:
+    """``A⁻¹ B`` of two blocks."""
+    if jnp.ndim(a) == 2:
+        return jnp.linalg.solve(a, b * jnp.eye(a.shape[0]) if jnp.ndim(b) < 2 else b)
+    return b / (a[:, None] if jnp.ndim(a) == 1 and jnp.ndim(b) == 2 else a)
+
+
 def with_linear_part(residual: Residual, k: int, known: Block | None) -> Residual:
     """Where no Jacobian was used, that of a part of ``f``: ``B_(k-1) = -B_k L``."""
     if known is None:

@@ -272,6 +272,18 @@ class IWP(Prior):
         return np.array([[comb(q - i, q - j) for j in range(q + 1)] for i in range(q + 1)], float)
 
 
+@jax.jit
+def transition_over(prior: Prior, h: Array, drift: Array | None) -> Array:
+    """The transition of one step, outside of a program: compiled once for all numbers."""
+    made: Array = prior.over(h, drift).transition(jnp.abs(h))
+    return made
+
+
+@jax.jit
+def _noise_factor(prior: Prior, h: Array) -> Any:
+    return prior.noise_factor(h)
+
+
 def check_prior(prior: Prior) -> Prior:
     """Refuse a prior of a user's own whose matrices cannot be those of one, before any step."""
     if type(prior) is IWP or is_traced(prior):
@@ -280,7 +292,9 @@ def check_prior(prior: Prior) -> Prior:
     check_fields(prior)
     with double_precision():
         for what in ("transition", "noise_factor"):
-            made = getattr(prior, what)(jnp.asarray(1.0))
+            ours = what == "noise_factor" and type(prior).noise_factor is Prior.noise_factor
+            one = jnp.asarray(1.0)
+            made = _noise_factor(prior, one) if ours else getattr(prior, what)(one)
             if not isinstance(made, np.ndarray | jax.Array):
                 raise TypeError(f"{name}.{what}(h) must return an array, got {made!r}.")
             matrix = np.asarray(made)
