@@ -331,7 +331,7 @@ def test_blocks_that_a_structure_has_no_room_for_are_refused():
 
 
 @pytest.mark.parametrize("door", [probode.solve_ivp, probode.solve_ensemble])
-def test_doors_that_take_functions_only_say_so(door):
+def test_doors_say_what_an_equation_is_called_with(door):
     with pytest.raises(TypeError, match="SecondOrder"):
         door(SecondOrder(spring), (0.0, 1.0), [1.0])
 
