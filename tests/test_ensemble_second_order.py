@@ -74,6 +74,7 @@ def test_parts_views_and_pickles(calibrated):
     assert again.settings.equation.order == 2
 
 
+@pytest.mark.slow
 def test_samples_are_of_both(calibrated):
     drawn = calibrated.sample(400)
     assert drawn.shape == (3, 400, 6, 2, 1)

@@ -108,8 +108,10 @@ KINDS = {
     "kind",
     [
         "per step",
-        "matrix",
-        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("diagonal", "components")),
+        *(
+            pytest.param(kind, marks=pytest.mark.slow)
+            for kind in ("matrix", "diagonal", "components")
+        ),
     ],
 )
 def test_dense_output_is_the_posterior_at_a_node_put_there(kind: str) -> None:
@@ -162,6 +164,7 @@ def test_the_smoother_uses_each_step_s_own_drift() -> None:
                 np.testing.assert_allclose(posterior.std[i], std, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_samples_have_the_mean_and_deviation_of_the_posterior() -> None:
     posterior = probode.solve(forced, (0.0, 2.0), START, solver=ROSENBROCK, grid=GRID)
     drawn, at = posterior.sample(4000, t=[0.33, 1.5]), posterior([0.33, 1.5])
@@ -181,7 +184,10 @@ def test_posteriors_are_saved_and_loaded_with_their_drifts(kind: str, tmp_path: 
 
 @pytest.mark.parametrize(
     "rate",
-    [np.array(-3.0), LINEAR, pytest.param(np.array([-1.0, -50.0]), marks=pytest.mark.slow)],
+    [
+        LINEAR,
+        *(pytest.param(np.array(rate), marks=pytest.mark.slow) for rate in (-3.0, [-1.0, -50.0])),
+    ],
 )
 def test_derivatives_by_the_rate(rate: np.ndarray) -> None:
     """Reverse mode against a difference: two solves on one grid."""

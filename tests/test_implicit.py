@@ -286,6 +286,7 @@ def test_it_is_pickled_and_saved(tmp_path):
     np.testing.assert_array_equal(loaded.std, calibrated.std)
 
 
+@pytest.mark.slow
 def test_it_runs_inside_jit_vmap_and_grad():
     """Derivatives by the matrix; and by a start that is put right: ``y2`` follows from ``y1``."""
 
@@ -320,6 +321,7 @@ def test_calibration_beside_the_solve_is_that_after_it():
     )
 
 
+@pytest.mark.slow
 def test_an_invariant_of_an_index_reduced_equation_is_kept():
     """The length of a pendulum, which its twice differentiated constraint lets drift."""
     problem = PROBLEMS["pendulum"]
@@ -366,7 +368,7 @@ def test_robertson_is_as_good_as_published_runs_of_another_probabilistic_solver(
 HARD = [
     ("robertson", 1e-5, 1e-8),
     ("robertson-long", 1e-5, 1e-8),
-    ("akzo-nobel", 1e-5, 1e-8),
+    pytest.param("akzo-nobel", 1e-5, 1e-8, marks=pytest.mark.slow),
     ("pendulum", 1e-6, 1e-6),
     pytest.param("amplifier", 1e-4, 1e-4, marks=pytest.mark.slow),
 ]
@@ -393,7 +395,12 @@ def robertson_in_numpy(t, y):
 
 
 @pytest.mark.parametrize(
-    "mass", [[1, 1, 0], lambda t, y: np.diag([1.0, 1.0, 0.0])], ids=["diagonal", "function"]
+    "mass",
+    [
+        [1, 1, 0],
+        pytest.param(lambda t, y: np.diag([1.0, 1.0, 0.0]), marks=pytest.mark.slow),
+    ],
+    ids=["diagonal", "function"],
 )
 def test_solve_ivp_takes_a_mass_matrix_and_numpy(mass):
     result = probode.solve_ivp(

@@ -240,6 +240,7 @@ def test_complex_states():
     np.testing.assert_allclose(np.sum(abs(result.y) ** 2, 0), 1.25, atol=ROUNDING)
 
 
+@pytest.mark.slow
 def test_inside_jit_vmap_and_grad():
     grid = np.linspace(0.0, 1.0, 6)
 

@@ -95,7 +95,7 @@ def assert_same(found: tuple, wanted: tuple, tolerance: float) -> None:
 SIZES = [1e-12, 1e-3, 0.7, 3.0, 31.9, 32.1, 100.0, 1e4, 1e6]
 
 
-@pytest.mark.parametrize("q", [1, 3, 8])
+@pytest.mark.parametrize("q", [1, 3, pytest.param(8, marks=pytest.mark.slow)])
 def test_rates_of_any_size_and_sign_have_no_cancellation(q: int) -> None:
     for z in (*(-size for size in SIZES), *(size for size in SIZES if size < 600)):
         assert_same(made(q, z / 0.5, 0.5), in_closed_form(q, z), 1e-13)

@@ -138,6 +138,7 @@ def test_dense_output_is_the_posterior_at_a_node_put_there() -> None:
     np.testing.assert_allclose(posterior([0.33, 1.27]).std, saved.std[:2], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_samples_have_the_mean_and_deviation_of_the_posterior() -> None:
     posterior = probode.solve(decay, (0.0, 2.0), 1.0, solver=EK1(Matern(2, 0.5)), step=0.2)
     drawn = posterior.sample(4000, t=[0.5, 1.5])

@@ -89,7 +89,7 @@ def test_every_width_of_a_block(d):
 
 
 @pytest.mark.parametrize("solver", [EK0, EK1], ids=["EK0", "EK1"])
-@pytest.mark.parametrize("order", [2, 5, 8])
+@pytest.mark.parametrize("order", [2, 5, pytest.param(8, marks=pytest.mark.slow)])
 def test_every_order(solver, order):
     assert_same(*both(chain, start(2), solver=solver(order), step=0.05), 1e-4)
 

@@ -133,7 +133,9 @@ def test_a_dense_leading_block():
     np.testing.assert_allclose(posterior.mean[-1], exact, atol=1e-5)
 
 
-@pytest.mark.parametrize("solver", [EK0(Decaying(3, 2.0)), EK1(Decaying(4, 0.5))])
+@pytest.mark.parametrize(
+    "solver", [EK0(Decaying(3, 2.0)), pytest.param(EK1(Decaying(4, 0.5)), marks=pytest.mark.slow)]
+)
 def test_a_prior_of_ones_own(solver):
     posterior = probode.solve(lambda t, y: -y, (0.0, 2.0), 1.0, solver=solver)
     assert posterior.solver.prior is solver.prior and posterior.method.prior == solver.prior

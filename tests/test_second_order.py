@@ -193,7 +193,7 @@ def test_error_bars_inside_jit_and_vmap_are_those_outside():
 
 @pytest.mark.parametrize(
     "solver",
-    [EK0(4), EK1(4), pytest.param(DiagonalEK1(4), marks=pytest.mark.slow)],
+    [EK1(4), *(pytest.param(s, marks=pytest.mark.slow) for s in (EK0(4), DiagonalEK1(4)))],
     ids=lambda s: s.name,
 )
 def test_the_joint_covariance_is_that_of_joint_samples(solver):
@@ -231,6 +231,7 @@ def test_derivatives_that_are_not_known_are_refused(ask):
         ask(posterior)
 
 
+@pytest.mark.slow
 def test_it_runs_inside_jit_vmap_and_grad():
     def end(v0):
         options = {"solver": EK0(4), "save_at": 2.0, "max_steps": 256}
@@ -366,6 +367,7 @@ def test_the_message_says_where_the_function_is_not_finite():
     assert "NaN" in posterior.message
 
 
+@pytest.mark.slow
 def test_a_switch_in_time_starts_anew_with_both():
     """``y'' = 1`` until ``t = 1``, then ``-1``: a parabola, and another one."""
     equation = SecondOrder(lambda t, y, v: jnp.where(t < 1.0, 1.0, -1.0))
