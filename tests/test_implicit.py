@@ -446,11 +446,6 @@ def test_solve_ivp_with_a_mass_matrix_cannot_be_driven_from_python():
         probode.solve_ivp(Implicit(lambda t, y, yp: yp + y), (0, 1), [1.0])
 
 
-def test_doors_that_do_not_take_them_say_what_to_do():
-    with pytest.raises(TypeError, match=r"jax\.vmap around probode\.solve"):
-        probode.solve_ensemble(MassMatrix(balance, MASS), (0.0, 1.0), START, (1.0,))
-
-
 def test_bounds_and_invariants_hold_with_a_mass_matrix_too():
     done = probode.solve_ivp(
         lambda t, y: np.stack([-y[0], y[0] + y[1] - 1.0]),

@@ -56,6 +56,8 @@ _MESSAGES = {
     Status.START_NOT_FINITE: (
         "The vector field or its derivatives at the initial value are NaN or Inf. (Outside jit, "
         "vmap and grad derivatives that are not finite are done without; inside, use "
-        "initialization='runge-kutta'.)"
+        "initialization='runge-kutta'.) Or, of an implicit equation, nothing that fulfils it was "
+        "found near the initial value, or that is not the initial value, as inconsistent='refuse' "
+        "demands; solve, or member(i) of an ensemble, says more."
     ),
 }

@@ -56,18 +56,18 @@ def solve_members(
     which = np.flatnonzero(failed)
     if not may_lack_derivatives(bind_member(vector_field, members, settings, which[0])):
         return found
-    without = replace(
-        settings,
-        jac=guarded_jacobian(vector_field, settings.jac, members.order),
-        solver=replace(settings.solver, initialization=RungeKuttaStart()),
-    )
+    without = replace(settings, jac=guarded_jacobian(vector_field, settings.jac, members.reads))
+    if members.slope is None:  # of implicit equations there are no Runge-Kutta steps
+        solver = replace(settings.solver, initialization=RungeKuttaStart())
+        without = replace(without, solver=solver)
     again = _solve_members(vector_field, part(members, which), without, **how)
     better = ~np.isin(again.status, _NOT_FINITE)
     if better.any():
         logger.warning(
-            "derivatives of f are not finite for %d members, though f is: they were begun by "
-            "Runge-Kutta steps, with zeros for entries of the Jacobian that are not finite.",
+            "derivatives of f are not finite for %d members, though f is: they were %ssolved with "
+            "zeros for entries of the Jacobian that are not finite.",
             better.sum(),
+            "begun by Runge-Kutta steps, and " if members.slope is None else "",
         )
     for field in fields(LaneResults):
         value = getattr(found, field.name)

@@ -34,7 +34,7 @@ def fingerprint(field: Field, family: Family, settings: Settings) -> dict[str, s
         "max_steps": str(settings.max_steps),
         "members": str(family.axes.sizes),
         "t_span": _digest(family.t0, family.t1),
-        "y0": _digest(family.y0),
+        "y0": _digest(family.y0, *(() if family.slope is None else (family.slope,))),
         "args": _digest(str(family.tree), *family.leaves),
         "save_at": _digest(family.save_at),
         "rtol": _digest(family.rtol),

@@ -32,7 +32,7 @@ def bind_member(
             *(vector_field, t0, start, args, settings.jac),
             diagonal=diagonal,
             name="fun",
-            reads=members.order,
+            reads=members.reads,
         )
 
 
@@ -46,10 +46,10 @@ def traceable(fun: Callable[..., Any], members: Members) -> Callable[..., Any]:
     span, y0, args = member(members, int(np.argmax(fits)))
     if not fits.any():  # nothing will be solved: its values do not matter
         span, y0 = (0.0, 1.0), np.zeros_like(y0)
-    order = members.order
-    key = key_for("ensemble", (fun,), args, y0.shape, order)
+    reads = members.reads
+    key = key_for("ensemble", (fun,), args, y0.shape, reads)
     found: Traceable | None = KNOWN.get(
-        key and key.exact, lambda: make_traceable(_of_state(fun, order), span, y0, args)
+        key and key.exact, lambda: make_traceable(_of_state(fun, reads), span, y0, args)
     )
     if found is None:
         raise TypeError(
@@ -58,27 +58,27 @@ def traceable(fun: Callable[..., Any], members: Members) -> Callable[..., Any]:
             "out what is not computing (counting calls, reading files, printing). "
             "probode.solve_ivp takes any function, one member at a time."
         )
-    return _of_parts(found.function, order)
+    return _of_parts(found.function, reads)
 
 
-def _of_state(fun: Callable[..., Any], order: int) -> Callable[..., Any]:
-    """A function of ``y, ..., y^(k-1)`` as one of all of them in one array."""
-    if order == 1:
+def _of_state(fun: Callable[..., Any], reads: int) -> Callable[..., Any]:
+    """A function of ``y, ..., y^(reads-1)`` as one of all of them in one array."""
+    if reads == 1:
         return fun
 
     def of_state(t: Any, y: Any, *args: Any) -> Any:
-        return fun(t, *(y[i] for i in range(order)), *args)
+        return fun(t, *(y[i] for i in range(reads)), *args)
 
     return of_state
 
 
-def _of_parts(function: Callable[..., Any], order: int) -> Callable[..., Any]:
+def _of_parts(function: Callable[..., Any], reads: int) -> Callable[..., Any]:
     """The way back."""
-    if order == 1:
+    if reads == 1:
         return function
 
     def of_parts(t: Any, *given: Any) -> Any:
-        return function(t, jnp.stack(given[:order]), *given[order:])
+        return function(t, jnp.stack(given[:reads]), *given[reads:])
 
     return of_parts
 

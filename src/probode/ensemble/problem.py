@@ -12,6 +12,8 @@ from probode.ensemble import inputs
 from probode.ensemble.inputs import MEMBER, Axes, Named, Shared, Sweep
 from probode.filter.control import PControl
 from probode.model.equation import FIRST_ORDER, Equation
+from probode.model.implicit import Implicit
+from probode.model.mass_matrix import MassMatrix
 from probode.solve import snap
 
 _CHECKED_AT_ONCE = 65_536
@@ -36,6 +38,8 @@ class Family:
     tree: Any
     order: int = 1
     """Of the equation: above one, ``y0`` has ``y, ..., y^(k-1)`` along its first axis."""
+    slope: Named | None = None
+    """Guesses of ``y'`` at the start, of an implicit equation."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -74,6 +78,7 @@ class Family:
             axes=swept,
             shape=self.shape,
             order=self.order,
+            slope=None if self.slope is None else take(self.slope).reshape(count, -1),
         )
 
     def pick(self, which: np.ndarray) -> "Family":
@@ -123,6 +128,7 @@ class Family:
             leaves=tuple(chosen(x) if isinstance(x, Named) else x for x in self.leaves),
             tree=self.tree,
             order=self.order,
+            slope=None if self.slope is None else chosen(self.slope),
         )
 
     @staticmethod
@@ -136,7 +142,11 @@ class Family:
 
 
 def member(members: Members, i: int) -> tuple[Any, np.ndarray, tuple[Any, ...]]:
-    """``t_span``, ``y0`` and ``args`` of one member, as a single solve takes them."""
+    """``t_span``, ``y0`` and ``args`` of one member, as a single solve takes them.
+
+    Of an implicit equation ``y0`` is stacked with the guess of the slope.
+    """
+    own_shape = members.shape or (members.d,)
     leaves, tree = jax.tree.flatten(members.args)
 
     def own(leaf: Any, axis: int | None) -> Any:
@@ -148,7 +158,7 @@ def member(members: Members, i: int) -> tuple[Any, np.ndarray, tuple[Any, ...]]:
     span = (members.t0[i], members.t1[i])
     return (
         span,
-        members.y0[i].reshape(members.shape or (-1,)),
+        members.given[i].reshape(own_shape if members.slope is None else (2, *own_shape)),
         jax.tree.unflatten(
             tree, [own(leaf, axis) for leaf, axis in zip(leaves, members.axes, strict=True)]
         ),
@@ -170,6 +180,7 @@ def part(members: Members, which: np.ndarray) -> Members:
         rtol=members.rtol[which],
         atol=members.atol[which],
         save_at=members.times[which],
+        slope=None if members.slope is None else members.slope[which],
         args=jax.tree.unflatten(tree, own),
     )
 
@@ -182,7 +193,7 @@ def usable(members: Members) -> np.ndarray:
 
     finite = [
         np.isfinite(each(x)).all(axis=1)
-        for x in (members.t0, members.t1, members.y0, members.times)
+        for x in (members.t0, members.t1, members.given, members.times)
     ]
     positive = [(each(x) > 0.0).all(axis=1) for x in (members.rtol, members.atol)]
     return np.all([*finite, *positive], axis=0)
@@ -203,7 +214,12 @@ def read_family(
     core_dims = (*inputs.CORE_DIMS, *core_dims)
     t0, t1 = _span(t_span, core_dims)
     named = {"t_span[0]": t0, "t_span[1]": t1}
+    y0, guess = _with_guess(y0, equation)
     named["y0"] = _start(y0, equation, core_dims)
+    slope = None if guess is None else inputs.read(guess, "y0[1]", 1, core_dims)
+    if isinstance(equation, Implicit):
+        slope = _slope(slope, named["y0"], equation)
+        named["y0[1]"] = slope
     if 0 in named["y0"].core:
         raise ValueError(
             f"y0 must have at least one component, got shape {named['y0'].values.shape}."
@@ -230,8 +246,9 @@ def read_family(
         raise ValueError(
             f"save_at must be a time, a vector of times (T,), or (B, T), got shape {shape}."
         )
-    order = ("y0", *(path for path, leaf in leaves if _is_data(leaf)), "t_span[0]", "t_span[1]")
-    for name in ("t_span[0]", "t_span[1]", "y0", "save_at"):
+    starts = [name for name in ("y0", "y0[1]") if name in named]
+    order = (*starts, *(path for path, leaf in leaves if _is_data(leaf)), "t_span[0]", "t_span[1]")
+    for name in ("t_span[0]", "t_span[1]", *starts, "save_at"):
         if not named[name].dims and not np.all(np.isfinite(named[name].values)):
             raise ValueError(f"{name} must be finite, got {named[name].values}.")
     axes = Axes.of({name: named[name] for name in (*order, "rtol", "atol", "save_at")})
@@ -240,9 +257,35 @@ def read_family(
         tuple(read_leaves),
         tree,
         equation.order,
+        slope,
     )
     _check_times(family)
     return family
+
+
+def takes_pair(y0: Any, equation: Equation) -> bool:
+    """Whether ``y0`` is a tuple ``(y0, yp0)``, with a guess of the slope, as in ``solve``."""
+    implicit = isinstance(equation, Implicit) and not isinstance(equation, MassMatrix)
+    return implicit and isinstance(y0, tuple) and len(y0) == 2
+
+
+def _with_guess(y0: Any, equation: Equation) -> tuple[Any, Any]:
+    return y0 if takes_pair(y0, equation) else (y0, None)
+
+
+def _slope(given: Named | None, y0: Named, equation: Implicit) -> Named:
+    """Guesses of ``y'``: those that were given, or zero."""
+    if isinstance(equation, MassMatrix):
+        equation.check_size(int(np.prod(y0.core, dtype=int)))
+    if given is None:
+        return Named(np.zeros(y0.core))
+    if given.core != y0.core:
+        raise ValueError(
+            f"{type(equation).__name__} takes y0, or a tuple (y0, yp0) with a guess of y' of the "
+            f"same shape for a member, got {y0.core} and {given.core}. Values of one start are a "
+            "list or an array."
+        )
+    return given
 
 
 def _start(y0: Any, equation: Equation, core_dims: tuple[str, ...]) -> Named:

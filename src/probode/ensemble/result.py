@@ -221,13 +221,13 @@ class Ensemble(Views):
         settings = self.settings
         values = {
             **vars(settings.control),
-            "rtol": _tolerance(chosen.rtol[0], y0.shape),
-            "atol": _tolerance(chosen.atol[0], y0.shape),
+            "rtol": _tolerance(chosen.rtol[0], chosen.shape or ()),
+            "atol": _tolerance(chosen.atol[0], chosen.shape or ()),
         }
         fun: Any = traceable(self.fun, chosen)
         if type(settings.equation) is not FirstOrder:
             fun = replace(settings.equation, function=fun)
-        start: Any = y0 if chosen.order == 1 else tuple(y0)
+        start: Any = y0 if chosen.reads == 1 else tuple(y0)
         return solve(
             *(fun, span, start, args),
             solver=settings.solver,

@@ -14,7 +14,7 @@ from probode.ensemble.collected import Collected
 from probode.ensemble.engines import ENGINES, choose, places
 from probode.ensemble.fingerprint import fingerprint
 from probode.ensemble.function import bind_member, traceable
-from probode.ensemble.problem import Family, member, read_family, usable
+from probode.ensemble.problem import Family, member, read_family, takes_pair, usable
 from probode.ensemble.progress import members_bar
 from probode.ensemble.result import Ensemble
 from probode.ensemble.settings import Settings
@@ -24,7 +24,7 @@ from probode.filter.control import PControl, PIControl
 from probode.filter.solvers import EK1, Solver
 from probode.global_error.schemes import MODES
 from probode.model.equation import FIRST_ORDER, Equation, as_equation
-from probode.model.implicit import Implicit
+from probode.model.mass_matrix import MassMatrix
 from probode.solve import check_limits
 
 DEFAULT_MEMORY = 2**30
@@ -72,12 +72,14 @@ def solve_ensemble(
     ----------
     fun
         ``f(t, y, *args)`` for a single member, with JAX or NumPy inside; or an equation such as
-        ``probode.SecondOrder(f)`` (which the engine ``"vmapped"`` solves).
+        ``probode.SecondOrder(f)``, ``probode.MassMatrix(f, M)`` or ``probode.Implicit(F)`` (which
+        the engine ``"vmapped"`` solves).
     t_span
         ``(t0, t1)``, each a number or ``(B,)``; or an array ``(B, 2)``.
     y0
         ``(B, d)``, or ``(d,)`` for all members. Of second order a tuple of two such, ``(y0, v0)``;
-        means, standard deviations and samples then are of both, ``(B, T, 2, d)``.
+        means, standard deviations and samples then are of both, ``(B, T, 2, d)``. Of ``Implicit``
+        ``y0``, or a tuple ``(y0, yp0)`` with guesses of the slopes.
     args
         Parameters of ``fun``: in trees of any form, arrays ``(B, ...)`` vary, numbers are shared. A
         DataFrame is one parameter per column.
@@ -136,18 +138,17 @@ def solve_ensemble(
     ((3, 1, 1), True)
     """
     equation = as_equation(fun)
-    if isinstance(equation, Implicit):
-        raise TypeError(
-            "solve_ensemble takes equations that are solved for their highest derivative, got "
-            f"{type(equation).__name__}: put jax.vmap around probode.solve(..., save_at=times)."
-        )
-    function: Any = equation.function
     settings = read_settings(
-        *(solver, control, smooth, covariance, calibration, max_steps, jac, engine),
-        equation=equation.form,
+        solver, control, smooth, covariance, calibration, max_steps, jac, engine
     )
-    y0, args, weights = draw_inputs(y0, args, draws, cubature, seed, equation.order)
+    equation = equation.suited(solver.jacobian, solver.initialization.name)
+    starts = 2 if takes_pair(y0, equation) else equation.order
+    y0, args, weights = draw_inputs(y0, args, draws, cubature, seed, starts)
     family = read_family(t_span, y0, args, save_at, rtol, atol, control, core_dims, equation)
+    if isinstance(equation, MassMatrix):
+        equation, jac = equation.as_implicit(jac)
+    settings = replace(settings, equation=equation.form, jac=jac)
+    function: Any = equation.function
     if equation.order > 1:
         equation.check_arguments(member(family.members(np.zeros(1, int)), 0)[2])
     solved = run(

@@ -16,6 +16,7 @@ import numpy as np
 
 from probode.base.compile import TURN_ON_CPU
 from probode.base.precision import double_precision
+from probode.base.said import logger
 from probode.base.status import Status
 from probode.engines.lanes.records import LaneResults, Members
 from probode.engines.lanes.refill import Places
@@ -29,6 +30,7 @@ from probode.filter.control import PControl
 from probode.global_error.beside import Beside
 from probode.global_error.schemes import scheme_for
 from probode.model.equation import FirstOrder, check_equation
+from probode.model.implicit import Implicit, was_changed
 from probode.programs.field import Field
 from probode.solve import for_each_derivative
 
@@ -81,6 +83,12 @@ def solve_vmapped(
             TURN_ON_CPU if platform == "cpu" else nullcontext(),
         )
         found = list(driver.run(stop)) if fits.any() else []
+        if driver.changed and not samples:
+            logger.warning(
+                "y0 of %d members does not fulfil the algebraic equations: it was changed in its "
+                "algebraic components.",
+                driver.changed,
+            )
     return _gather(members, settings, plan, fits, found)
 
 
@@ -89,7 +97,7 @@ def _plan(
 ) -> tuple[Plan, Field]:
     """The compiled part, and the vector field with the parameters of member ``i``."""
     solver = settings.solver
-    _, y0, args = member(members, i)
+    args = member(members, i)[2]
     field = bind_member(vector_field, members, settings, i)
     equation = settings.equation
     # A solver of a user's own may know of equations of first order only.
@@ -99,7 +107,7 @@ def _plan(
     if settings.calibration != "model":
         beside = Beside(scheme_for(method, False, settings.calibration))
     plan = Plan(
-        *(solver, method, y0.shape, _swept(members, field, args)),
+        *(solver, method, members.shape or (members.d,), _swept(members, field, args)),
         *(settings.smooth or samples > 0, settings.covariance, settings.calibration),
         *(beside, samples),
     )
@@ -157,7 +165,7 @@ def _starts(
     return Start(
         t0=given.t0,
         t1=given.t1,
-        y0=given.y0,
+        y0=given.given,
         rtol=given.rtol,
         atol=given.atol,
         save_at=given.times,
@@ -183,6 +191,8 @@ class Driver:
     on_progress: Callable[[int], Any] | None
     turn: AbstractContextManager[Any]
     """What is held while the device computes."""
+    changed: int = 0
+    """Members whose start did not fulfil an implicit equation, and was changed until it does."""
 
     def run(self, stop: Event | None) -> Iterator[tuple[np.ndarray, Any]]:
         """Solve all; give the numbers and outcomes of members as they finish."""
@@ -220,12 +230,22 @@ class Driver:
                         replace(starts, real=real),
                     )
                 )
+            if isinstance(self.plan.method.equation, Implicit):
+                self._look_at_starts(slots, self.queue.y0[rows])
             done = np.flatnonzero(before.taken[slots])
             if len(done):
                 leaving = self.order[before.who[slots[done]]]
                 yield leaving, jax.tree.map(lambda x, i=done: np.asarray(x)[i], outcome)
                 if self.on_progress is not None:
                     self.on_progress(len(done))
+
+    def _look_at_starts(self, slots: np.ndarray, given: Any) -> None:
+        """Count those that were begun elsewhere than was given."""
+        begun = self.lanes.kept.solve
+        fresh = self.places.taken[slots] & (np.asarray(begun.status)[slots] == Status.RUNNING.value)
+        found = np.asarray(begun.state.mean)[slots, 0]
+        moved = was_changed(given[: len(slots), : found.shape[1]], found)
+        self.changed += int(np.sum(fresh & moved))
 
     def _advance(self) -> np.ndarray:
         """Step until enough lanes are at rest; return which are not."""

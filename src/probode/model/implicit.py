@@ -152,9 +152,9 @@ class Implicit(Equation):
         given, slope = jnp.split(y0, 2)
         known = consistent.consistent(field, t0, given, slope)
         mean = consistent.derivatives(field, t0, known, order)
-        usable = consistent.reciprocal_condition(known) > _SINGULAR
+        usable = (consistent.reciprocal_condition(known) > _SINGULAR) & _fulfilled(known)
         if self.inconsistent == "refuse":
-            usable = usable & ~_moved(given, known.y)
+            usable = usable & ~was_changed(given, known.y)
         return Start(jnp.where(usable, mean, jnp.nan), None)
 
     def first_order(self, field: VectorField) -> Callable[[Array, Array], Array]:
@@ -189,16 +189,13 @@ class Implicit(Equation):
                 "the derivative by y' is singular at the start only, begin elsewhere, or give a "
                 "guess of y': (y0, yp0)."
             )
-        size = np.max(
-            np.abs(known.by_value) @ np.abs(known.y) + np.abs(known.by_slope) @ np.abs(known.slope)
-        )
-        if not np.max(np.abs(known.residual)) <= _INCONSISTENT * max(size, np.finfo(float).tiny):
+        if not _fulfilled(known):
             raise ValueError(
                 f"{name}: no start that fulfils the equation was found near y0 = {_short(given)} "
                 f"(the residual stays at {_short(known.residual)}): give values nearer to one, and "
                 "a guess of y' with it, (y0, yp0)."
             )
-        if not _moved(given, known.y):
+        if not was_changed(given, known.y):
             return None, known.y, slope
         change = (
             f"y0 = {_short(given)} does not fulfil the algebraic equations: changed by "
@@ -230,9 +227,16 @@ class Implicit(Equation):
         return factor.at[..., : pinned.shape[-1]].set(pinned)
 
 
-def _moved(given: Any, found: Any) -> Any:
-    """Whether a start was inconsistent by more than its rounding."""
-    return abs(found - given).max() > _INCONSISTENT * abs(given).max()
+def was_changed(given: Any, found: Any) -> Any:
+    """Whether starts ``(*B, d)`` were inconsistent by more than their rounding."""
+    return abs(found - given).max(axis=-1) > _INCONSISTENT * abs(given).max(axis=-1)
+
+
+def _fulfilled(known: consistent.Consistent) -> Any:
+    """Whether little is left of the equation, in parts of its terms ``B y`` and ``A y'``."""
+    size = abs(known.by_value) @ abs(known.y) + abs(known.by_slope) @ abs(known.slope)
+    allowed = _INCONSISTENT * size.max() + np.finfo(float).tiny
+    return abs(known.residual).max() <= allowed
 
 
 def _short(values: np.ndarray) -> str:

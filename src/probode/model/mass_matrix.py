@@ -109,6 +109,11 @@ class MassMatrix(Implicit):
 
         return weighed, jacobians
 
+    def as_implicit(self, jac: Any) -> tuple[Implicit, Any]:
+        """The same equation without a matrix of its own, ``F = M y' - f``, and its Jacobians."""
+        function, jac = self.traced(jac)
+        return Implicit(function, inconsistent=self.inconsistent), jac
+
     def suited(self, kind: str, start: str) -> Equation:
         """For a solver without the full Jacobian: ``y' = M⁻¹ f``, if ``M`` has an inverse."""
         if kind == "full":

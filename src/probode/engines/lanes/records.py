@@ -29,6 +29,18 @@ class Members:
     shape: tuple[int, ...] | None = None
     order: int = 1
     """Of the equation: above one, ``shape`` begins with it, for ``y, ..., y^(k-1)``."""
+    slope: Float[np.ndarray, "B d"] | None = None
+    """Guesses of ``y'``, of an implicit equation."""
+
+    @property
+    def reads(self) -> int:
+        """How many arrays the vector field takes, of ``y`` and its derivatives."""
+        return self.order if self.slope is None else 2
+
+    @property
+    def given(self) -> np.ndarray:
+        """All that is given at the start, flat: ``y0``, with the guess of the slope after it."""
+        return self.y0 if self.slope is None else np.concatenate([self.y0, self.slope], axis=1)
 
     @property
     def count(self) -> int:
