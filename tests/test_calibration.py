@@ -411,6 +411,7 @@ def test_all_steps_at_once_is_step_by_step():
     np.testing.assert_allclose(one.stages, other.stages, atol=1e-3 * size)
 
 
+@pytest.mark.slow
 def test_where_the_error_is_no_small_perturbation_steps_go_one_by_one(monkeypatch):
     """A tolerance of a tenth, over two periods: the trajectory is lost."""
     one_by_one = []

@@ -446,6 +446,7 @@ def test_solve_ivp_with_a_mass_matrix_cannot_be_driven_from_python():
         probode.solve_ivp(Implicit(lambda t, y, yp: yp + y), (0, 1), [1.0])
 
 
+@pytest.mark.slow
 def test_bounds_and_invariants_hold_with_a_mass_matrix_too():
     done = probode.solve_ivp(
         lambda t, y: np.stack([-y[0], y[0] + y[1] - 1.0]),

@@ -100,9 +100,8 @@ def test_steps_a_million_length_scales_long_have_the_stationary_covariance() -> 
 
 SOLVERS = [
     EK0(Matern(3, 2.0)),
-    EK1(Matern(3, 2.0)),
-    EK1(Matern(5, 0.5)),
     EK1(Matern(4, 1.0), "fixed"),
+    *(pytest.param(EK1(Matern(*p)), marks=pytest.mark.slow) for p in ((3, 2.0), (5, 0.5))),
 ]
 
 
@@ -126,6 +125,7 @@ def test_solutions_are_right_in_both_directions(solver: probode.EK1, span: tuple
     np.testing.assert_allclose(posterior(1.234).mean, exact(1.234), rtol=3e-5)
 
 
+@pytest.mark.slow
 def test_dense_output_is_the_posterior_at_a_node_put_there() -> None:
     """The smoother uses each step's own transition: another node in between changes nothing."""
     solver = EK1(Matern(3, 0.8), "fixed")
@@ -147,6 +147,7 @@ def test_samples_have_the_mean_and_deviation_of_the_posterior() -> None:
     np.testing.assert_allclose(drawn.std(0) / at.std, 1.0, atol=5 / np.sqrt(8000))
 
 
+@pytest.mark.slow
 def test_derivatives_by_the_length_scale() -> None:
     """Reverse mode against a difference: two solves on one grid."""
     grid = np.linspace(0.0, 2.0, 9)
