@@ -1,11 +1,12 @@
 """Orbits over thousands of periods, as equations of second order: error bars against true errors.
 
-    python -m benchmarks.orbits [--quick]
+    python -m benchmarks.orbits [--quick | --short]
 
 Kepler's ellipse (eccentricities 0.1 and 0.5, 1000 and 3000 revolutions; the closed form is the
 reference) and the outer solar system (the sun and five planets in space, 18 components; 1000
 revolutions of Jupiter, 11 900 years). Where two runs of SciPy's DOP853, at 2.3e-14 and 1e-13, are
-not twenty times nearer to each other than the error, a run is not judged.
+not twenty times nearer to each other than the error, a run is not judged. ``--short``: other
+mechanics over short times instead, orders 3, 5 and 8 at tolerances from 1e-3 to 1e-9.
 
 chi²/d is the mean of (error / standard deviation)² over 200 times and all components, of the
 positions and of the velocities; "estimate" the largest error that :meth:`Posterior.global_error`
@@ -15,12 +16,14 @@ names at the end, relative to the true one.
 import argparse
 import time
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from scipy.integrate import solve_ivp
 
 import probode
-from probode import EK0, EK1, PIControl, SecondOrder
+from benchmarks.second_order import henon_heiles, pleiades
+from probode import EK0, EK1, PIControl, SecondOrder, problems
 
 TIMES = 200
 GRAVITY = 2.95912208286e-4
@@ -97,15 +100,43 @@ def kepler_case(eccentricity, revolutions):
     return kepler, start, t, ellipse(eccentricity, t), doubt
 
 
-def planets_case(revolutions):
-    start = np.stack([POSITIONS, VELOCITIES])
-    t = np.linspace(0.0, JUPITER * revolutions, TIMES + 1)[1:]
-    found = []
+def referenced(function, system, start, end):
+    """A case with SciPy's solutions as its reference."""
+    t, found = np.linspace(0.0, end, TIMES + 1)[1:], []
     for rtol in (2.3e-14, 1e-13):
         options = {"method": "DOP853", "rtol": rtol, "atol": 1e-16, "t_eval": t}
-        done = solve_ivp(planets_in_numpy, (0.0, t[-1]), start.ravel(), **options)
-        found.append(done.y.T.reshape(-1, 2, 6, 3))
-    return planets, start, t, found[0], np.max(abs(found[0] - found[1]))
+        done = solve_ivp(system, (0.0, end), start.ravel(), **options)
+        found.append(done.y.T.reshape(-1, *start.shape))
+    return function, start, t, found[0], np.max(abs(found[0] - found[1]))
+
+
+def planets_case(revolutions):
+    start = np.stack([POSITIONS, VELOCITIES])
+    return referenced(planets, planets_in_numpy, start, JUPITER * revolutions)
+
+
+def van_der_pol(t, y, v):
+    return 5.0 * (1.0 - y**2) * v - y
+
+
+def short_cases():
+    """Mechanics of other kinds, and where errors of components differ much."""
+
+    def case(function, start, end):
+        def system(t, u):
+            y, v = np.split(u, 2)
+            return np.concatenate([v, np.asarray(function(t, y, v))])
+
+        with jax.enable_x64():
+            return referenced(function, system, np.asarray(start), end)
+
+    stars = np.asarray(problems.pleiades().y0).reshape(2, 14)
+    return {
+        "Kepler, eccentricity 0.5, 3 revolutions": kepler_case(0.5, 3),
+        "Hénon-Heiles, T = 50": case(henon_heiles, [[0.0, 0.1], [0.5, 0.0]], 50.0),
+        "van der Pol, mu = 5, T = 20": case(van_der_pol, [[2.0], [0.0]], 20.0),
+        "Pleiades, T = 3": case(pleiades, stars, 3.0),
+    }
 
 
 def judged(solver, rtol, case):
@@ -134,11 +165,7 @@ def judged(solver, rtol, case):
     )
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="100 revolutions, two tolerances")
-    quick = parser.parse_args().quick
-    rtols = (1e-6, 1e-9) if quick else (1e-5, 1e-7, 1e-9, 1e-11)
+def long_cases(quick):
     counts = (100,) if quick else (1000, 3000)
     cases = {
         f"Kepler, eccentricity {e}, {n} revolutions": kepler_case(e, n)
@@ -146,16 +173,25 @@ def main():
         for n in counts
     }
     cases[f"outer solar system, {counts[0]} revolutions of Jupiter"] = planets_case(counts[0])
+    return cases
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="100 revolutions, two tolerances")
+    parser.add_argument("--short", action="store_true", help="other mechanics, over short times")
+    arguments = parser.parse_args()
+    if arguments.short:
+        cases, orders = short_cases(), (3, 5, 8)
+        rtols = (1e-3, 1e-5, 1e-7, 1e-9)
+    else:
+        cases, orders = long_cases(arguments.quick), (5, 8)
+        rtols = (1e-6, 1e-9) if arguments.quick else (1e-5, 1e-7, 1e-9)
     for name, case in cases.items():
         print(f"\n{name}", flush=True)
-        small = case[1][0].size < 6
-        solvers = [
-            EK0(5, evaluations=2),
-            EK0(8, evaluations=2),
-            *([EK1(5), EK1(8)] if small else []),
-        ]
-        for solver in solvers:
-            for rtol in rtols:
+        implicit = [EK1(q) for q in orders] if case[1][0].size < 16 else []
+        for solver in (*(EK0(q, evaluations=2) for q in orders), *implicit):
+            for rtol in rtols if solver.order > 3 else rtols[:3]:
                 print(f"{solver.name:9s} {rtol:.0e} {judged(solver, rtol, case)}", flush=True)
 
 
