@@ -23,6 +23,7 @@ from probode.filter.smooth import Marginals
 from probode.filter.solvers import Solver
 from probode.filter.step import Method
 from probode.global_error.beside import Beside
+from probode.model.invariant import Constraint
 from probode.model.parts import Part
 from probode.posterior.finish import calibrated
 from probode.posterior.paths import SavedPath
@@ -44,6 +45,8 @@ class Plan(Part):
     calibration: str
     beside: Beside | None
     samples: int
+    places: tuple[int | None, ...] = ()
+    """Of each parameter of the invariants, its place among those of the vector field."""
 
 
 @record
@@ -94,7 +97,22 @@ def _begin(plan: Plan, field: Field, control: PControl, start: Start) -> Lane:
     return Lane(start, replace(kept, solve=solve, count=count))
 
 
-def _harvest(plan: Plan, field: Field, control: PControl, lane: Lane) -> dict[str, Array]:
+def _own_constraint(
+    plan: Plan, field: Field, start: Start, held: Constraint | None
+) -> Constraint | None:
+    """What a member is held to; ``field`` is its own."""
+    if held is None:
+        return None
+    g = held.invariants
+    if g is not None:
+        places = zip(plan.places, g.args, strict=True)
+        g = replace(g, args=[own if k is None else field.args[k] for k, own in places])
+    return Constraint(g, held.bounds, start.rtol, start.atol)
+
+
+def _harvest(
+    plan: Plan, field: Field, control: PControl, held: Constraint | None, lane: Lane
+) -> dict[str, Array]:
     """What a finished member has to say."""
     field, control = _own(plan, field, control, lane.start)
     method, kept = plan.method, saving.close(plan.method, lane.kept)
@@ -104,6 +122,7 @@ def _harvest(plan: Plan, field: Field, control: PControl, lane: Lane) -> dict[st
     if plan.smooth:
         marginals = saving.smooth_saved(method, kept)
     path = SavedPath(kept.saved, marginals, kept)
+    path = path.held_to(method, _own_constraint(plan, field, lane.start, held))
     extra = loop.start_evaluations(plan.solver.initialization, control, plan.solver.order)
     posterior = build_posterior(
         plan.solver, method, (method.structure.d,), control, path, kept.solve, status, extra
@@ -144,11 +163,17 @@ def vacant_lanes(plan: Plan, field: Field, control: PControl, start: Start, widt
 
 @compiled()
 def exchange_lanes(
-    plan: Plan, field: Field, control: PControl, lanes: Lane, slots: Array, starts: Start
+    plan: Plan,
+    field: Field,
+    control: PControl,
+    held: Constraint | None,
+    lanes: Lane,
+    slots: Array,
+    starts: Start,
 ) -> tuple[dict[str, Array], Lane]:
     """Take out what is in some lanes, and put others there; a slot beyond the last is none."""
     leaving = jax.tree.map(lambda x: x.at[slots].get(mode="clip"), lanes)
-    outcome = jax.vmap(lambda lane: _harvest(plan, field, control, lane))(leaving)
+    outcome = jax.vmap(lambda lane: _harvest(plan, field, control, held, lane))(leaving)
     fresh = jax.vmap(lambda start: _begin(plan, field, control, start))(starts)
     lanes = jax.tree.map(lambda x, new: x.at[slots].set(new, mode="drop"), lanes, fresh)
     return outcome, lanes

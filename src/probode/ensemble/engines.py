@@ -120,6 +120,13 @@ def choose(
                 "engine='auto' takes another one."
             )
         return "vmapped"
+    if settings.is_held:
+        if asked in ("lanes", "kernels"):
+            raise ValueError(
+                f"engine={asked!r} takes neither invariants nor bounds: engine='auto' takes "
+                "another one."
+            )
+        return "vmapped"
     if asked in ("auto", "lanes") and _suits(members, settings, device, count):
         return "lanes"
     if asked in ("auto", "kernels") and _suits_kernels(members, settings, field, device):

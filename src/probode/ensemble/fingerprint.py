@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from probode.ensemble.constraint import constraint_of
 from probode.ensemble.inputs import Named
 from probode.ensemble.problem import Family
 from probode.ensemble.settings import Settings
@@ -40,7 +41,15 @@ def fingerprint(field: Field, family: Family, settings: Settings) -> dict[str, s
         "rtol": _digest(family.rtol),
         "atol": _digest(family.atol),
         **({"equation": repr(settings.equation)} if other else {}),
+        **_held(family, settings),
     }
+
+
+def _held(family: Family, settings: Settings) -> dict[str, str]:
+    held = constraint_of(family.members(np.zeros(1, int)), settings, 0)
+    g, box = (None, None) if held is None else (held.invariants, held.bounds)
+    found = {} if g is None else {"invariants": _digest(g.program.fingerprint(), *g.constants)}
+    return found if box is None else {**found, "bounds": _digest(box.low, box.high)}
 
 
 def differences(stored: dict[str, str], now: dict[str, str]) -> list[str]:

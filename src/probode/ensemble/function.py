@@ -26,10 +26,13 @@ def bind_member(
     span, y0, args = member(members, i)
     t0: Any = np.asarray(span[0])
     start: Any = y0
-    diagonal = settings.solver.jacobian == "diagonal"
+    diagonal, box, jac = settings.solver.jacobian == "diagonal", settings.bounds, settings.jac
+    if box is not None:
+        vector_field = box.around(vector_field)
+        jac = box.around(jac) if callable(jac) else jac
     with double_precision():
         return bind(
-            *(vector_field, t0, start, args, settings.jac),
+            *(vector_field, t0, start, args, jac),
             diagonal=diagonal,
             name="fun",
             reads=members.reads,
@@ -49,7 +52,7 @@ def traceable(fun: Callable[..., Any], members: Members) -> Callable[..., Any]:
     reads = members.reads
     key = key_for("ensemble", (fun,), args, y0.shape, reads)
     found: Traceable | None = KNOWN.get(
-        key and key.exact, lambda: make_traceable(_of_state(fun, reads), span, y0, args)
+        key and key.exact, lambda: make_traceable(of_state(fun, reads), span, y0, args)
     )
     if found is None:
         raise TypeError(
@@ -58,10 +61,10 @@ def traceable(fun: Callable[..., Any], members: Members) -> Callable[..., Any]:
             "out what is not computing (counting calls, reading files, printing). "
             "probode.solve_ivp takes any function, one member at a time."
         )
-    return _of_parts(found.function, reads)
+    return of_parts(found.function, reads)
 
 
-def _of_state(fun: Callable[..., Any], reads: int) -> Callable[..., Any]:
+def of_state(fun: Callable[..., Any], reads: int) -> Callable[..., Any]:
     """A function of ``y, ..., y^(reads-1)`` as one of all of them in one array."""
     if reads == 1:
         return fun
@@ -72,7 +75,7 @@ def _of_state(fun: Callable[..., Any], reads: int) -> Callable[..., Any]:
     return of_state
 
 
-def _of_parts(function: Callable[..., Any], reads: int) -> Callable[..., Any]:
+def of_parts(function: Callable[..., Any], reads: int) -> Callable[..., Any]:
     """The way back."""
     if reads == 1:
         return function
@@ -103,7 +106,7 @@ def portable(
 
     Functions of a module are known by their names there; of others, what was traced goes along.
     """
-    if _has_a_name(fun) and (not callable(settings.jac) or _has_a_name(settings.jac)):
+    if has_a_name(fun) and (not callable(settings.jac) or has_a_name(settings.jac)):
         return fun, settings
     try:
         field = stored(bind_member(traceable(fun, members), members, settings, 0))
@@ -114,7 +117,7 @@ def portable(
     return StoredFunction(field), replace(settings, jac=jac)
 
 
-def _has_a_name(function: Any) -> bool:
+def has_a_name(function: Any) -> bool:
     """Whether pickle finds a function by its name, in this process and in another one."""
     if isinstance(function, StoredFunction | Lost):
         return True

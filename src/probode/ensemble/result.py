@@ -8,6 +8,7 @@ import numpy as np
 
 from probode.base.record import unchecked
 from probode.base.status import Status
+from probode.ensemble.constraint import portable_invariants, traced_invariants
 from probode.ensemble.function import portable, traceable
 from probode.ensemble.moments import DRAW, Moments, moments
 from probode.ensemble.problem import Family, member
@@ -44,6 +45,7 @@ class Ensemble(Views):
     def __getstate__(self) -> dict[str, Any]:
         members = self.family.members(np.zeros(1, int))
         fun, settings = portable(self.fun, members, self.settings)
+        settings = portable_invariants(settings, members)
         return {**vars(self), "fun": fun, "settings": settings}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -228,6 +230,9 @@ class Ensemble(Views):
         if type(settings.equation) is not FirstOrder:
             fun = replace(settings.equation, function=fun)
         start: Any = y0 if chosen.reads == 1 else tuple(y0)
+        box, functions = settings.bounds, traced_invariants(settings, chosen)
+        # Of the shape of y: of a second order, without that of its derivatives.
+        own = y0.shape if chosen.reads == 1 else y0.shape[1:]
         return solve(
             *(fun, span, start, args),
             solver=settings.solver,
@@ -237,6 +242,8 @@ class Ensemble(Views):
             max_steps=settings.max_steps,
             jac=settings.jac,
             calibration=settings.calibration,
+            invariants=None if functions is None else list(functions),
+            bounds=None if box is None else (box.low.reshape(own), box.high.reshape(own)),
         )
 
     def rerun(self, members: Any = None, **changes: Any) -> "Ensemble":
@@ -253,7 +260,9 @@ class Ensemble(Views):
         """
         from probode.ensemble.solve import read_settings, run
 
-        names = [name for name in vars(self.settings) if name != "equation"]
+        before = vars(self.settings)
+        fixed = {name: before[name] for name in ("equation", "invariants", "bounds")}
+        names = [name for name in before if name not in fixed]
         unknown = set(changes) - set(names)
         if unknown:
             raise TypeError(f"rerun takes {', '.join(names)}, got {', '.join(sorted(unknown))}.")
@@ -263,8 +272,9 @@ class Ensemble(Views):
         which = np.array([self._number(i) for i in which])
         # With changes another engine may be needed.
         engine = {"engine": "auto"} if changes else {}
-        settings = read_settings(**{**vars(self.settings), **engine, **changes})
-        return run(self.fun, self.family.pick(which), settings)
+        given = {name: before[name] for name in names}
+        settings = read_settings(**{**given, **engine, **changes})
+        return run(self.fun, self.family.pick(which), replace(settings, **fixed))
 
     def sample(self, n: int = 1, *, seed: int = 0) -> np.ndarray:
         """Joint samples over the save points, ``(B, n, T, *shape)``; this solves again.

@@ -6,6 +6,7 @@ from typing import Any
 from probode.filter.control import PControl
 from probode.filter.solvers import Solver
 from probode.model.equation import FIRST_ORDER, Equation
+from probode.model.invariant import Bounds
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,3 +25,11 @@ class Settings:
     """Which engine solves the members; ``"auto"``: not decided yet."""
     equation: Equation = FIRST_ORDER
     """What is solved, without its function."""
+    invariants: tuple[Any, ...] | None = None
+    """Functions that are zero along each solution."""
+    bounds: Bounds | None = None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether members are held to anything besides their equation."""
+        return self.invariants is not None or self.bounds is not None

@@ -11,6 +11,7 @@ from probode.base.errors import check_choice
 from probode.ensemble.chunks import chunk_size, chunks_of, run_here
 from probode.ensemble.cluster import check_client, run_on_cluster, threads_of
 from probode.ensemble.collected import Collected
+from probode.ensemble.constraint import check_starts, read_box, read_invariants
 from probode.ensemble.engines import ENGINES, choose, places
 from probode.ensemble.fingerprint import fingerprint
 from probode.ensemble.function import bind_member, traceable
@@ -23,7 +24,7 @@ from probode.ensemble.uncertain import draw_inputs
 from probode.filter.control import PControl, PIControl
 from probode.filter.solvers import EK1, Solver
 from probode.global_error.schemes import MODES
-from probode.model.equation import FIRST_ORDER, Equation, as_equation
+from probode.model.equation import as_equation
 from probode.model.mass_matrix import MassMatrix
 from probode.solve import check_limits
 
@@ -58,6 +59,8 @@ def solve_ensemble(
     client: Any = None,
     devices: Any = None,
     progress: bool | str = False,
+    invariants: Any = None,
+    bounds: Any = None,
 ) -> Ensemble:
     """Solve ``y' = f(t, y)`` for many initial values, parameters, intervals or tolerances.
 
@@ -122,6 +125,9 @@ def solve_ensemble(
         JAX devices to use; by default all of this process.
     progress
         Whether to show members done and time left: ``True`` on a terminal, ``"always"``.
+    invariants, bounds
+        What all solutions keep to, as in :func:`probode.solve` (by the engine ``"vmapped"``).
+        Values that differ between the members, such as an energy, are taken from ``args``.
 
     Returns
     -------
@@ -147,7 +153,13 @@ def solve_ensemble(
     family = read_family(t_span, y0, args, save_at, rtol, atol, control, core_dims, equation)
     if isinstance(equation, MassMatrix):
         equation, jac = equation.as_implicit(jac)
-    settings = replace(settings, equation=equation.form, jac=jac)
+    settings = replace(
+        settings,
+        jac=jac,
+        equation=equation.form,
+        invariants=read_invariants(invariants),
+        bounds=read_box(bounds, family, equation),
+    )
     function: Any = equation.function
     if equation.order > 1:
         equation.check_arguments(member(family.members(np.zeros(1, int)), 0)[2])
@@ -172,7 +184,6 @@ def read_settings(
     max_steps: Any,
     jac: Any,
     engine: str,
-    equation: Equation = FIRST_ORDER,
 ) -> Settings:
     """What all members have in common, checked."""
     if not isinstance(solver, Solver):
@@ -187,8 +198,7 @@ def read_settings(
     if limit is None:
         raise ValueError("max_steps must be a positive integer, got None.")
     return Settings(
-        *(solver, control, bool(smooth), bool(covariance), calibration, limit, jac, engine),
-        equation=equation,
+        solver, control, bool(smooth), bool(covariance), calibration, limit, jac, engine
     )
 
 
@@ -214,6 +224,7 @@ def run(
     some = family.members(np.arange(min(family.count, 1024)))
     vector_field = traceable(fun, some)
     field = bind_member(vector_field, some, settings, int(np.argmax(usable(some))))
+    check_starts(family, settings, field)
     where = places(devices)
     # Decided once: for all chunks, for the workers of a cluster, for members that are run again.
     settings = replace(settings, engine=choose(some, settings, field, where[0], family.count))

@@ -23,6 +23,7 @@ from probode.engines.lanes.refill import Places
 from probode.engines.monitor import one_blas_thread
 from probode.ensemble import batch
 from probode.ensemble.batch import Plan, Start, vacant_lanes
+from probode.ensemble.constraint import constraint_of
 from probode.ensemble.function import bind_member
 from probode.ensemble.problem import member, usable
 from probode.ensemble.settings import Settings
@@ -31,6 +32,7 @@ from probode.global_error.beside import Beside
 from probode.global_error.schemes import scheme_for
 from probode.model.equation import FirstOrder, check_equation
 from probode.model.implicit import Implicit, was_changed
+from probode.model.invariant import Constraint
 from probode.programs.field import Field
 from probode.solve import for_each_derivative
 
@@ -67,7 +69,11 @@ def solve_vmapped(
     with double_precision(), one_blas_thread(), jax.default_device(device):
         fits = usable(members)
         platform = (device or jax.devices()[0]).platform
-        plan, field = _plan(vector_field, members, settings, int(np.argmax(fits)), samples)
+        some = int(np.argmax(fits))
+        plan, field = _plan(vector_field, members, settings, some, samples)
+        held = constraint_of(members, settings, some)
+        if held is not None and held.invariants is not None:
+            plan = replace(plan, places=_places(field, held.invariants, member(members, some)[2]))
         if lanes is None:
             lanes = _lanes(plan, platform, members.times.shape[1])
         queue = _starts(members, field, plan.swept, seed, numbers)
@@ -75,6 +81,7 @@ def solve_vmapped(
             plan,
             field,
             _control(plan, settings.control),
+            held,
             settings.max_steps,
             queue,
             np.flatnonzero(fits),
@@ -132,6 +139,12 @@ def _swept(members: Members, field: Field, args: tuple[Any, ...]) -> tuple[int, 
     )
 
 
+def _places(field: Field, g: Field, args: tuple[Any, ...]) -> tuple[int | None, ...]:
+    """Of each parameter of ``g``, its place among those of the vector field, if it is there."""
+    known = field.data_leaves(args)
+    return tuple(known.index(k) if k in known else None for k in g.data_leaves(args))
+
+
 def _lanes(plan: Plan, platform: str, times: int) -> int:
     """Lanes of a batch: as many as suit the device, if there is memory for them.
 
@@ -182,6 +195,7 @@ class Driver:
     plan: Plan
     field: Field
     control: PControl
+    held: Constraint | None
     max_steps: int
     queue: Start
     """All members."""
@@ -226,7 +240,7 @@ class Driver:
             with self.turn:
                 outcome, self.lanes = jax.block_until_ready(
                     batch.exchange_lanes(
-                        *(self.plan, self.field, self.control, self.lanes, padded),
+                        *(self.plan, self.field, self.control, self.held, self.lanes, padded),
                         replace(starts, real=real),
                     )
                 )
@@ -251,7 +265,7 @@ class Driver:
         """Step until enough lanes are at rest; return which are not."""
         at_rest = self.width - self.places.least(np, self.exchanged)
         # What is handed out is not part of the steps: these are compiled once.
-        steps = replace(self.plan, covariance=False, samples=0)
+        steps = replace(self.plan, covariance=False, samples=0, places=())
         with self.turn:
             self.lanes, going = jax.block_until_ready(
                 batch.advance_lanes(

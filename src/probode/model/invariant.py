@@ -306,9 +306,9 @@ def check_start(
             f"invariants must be finite with their derivatives at the start, got {value} and the "
             f"derivatives {gradients.tolist()}."
         )
-    rounding = _ROUNDING * float(np.finfo(dtype).eps) * (sizes @ np.abs(u0))
-    if np.any(np.abs(value) > rounding):
-        i = int(np.argmax(np.abs(value) - rounding))
+    wrong = deviates(value, gradients, u0, dtype)
+    if np.any(wrong):
+        i = int(np.argmax(wrong))
         raise ValueError(
             f"invariants must be zero along the solution, and {_nth(i, value)} is {value[i]:.6g} "
             "at the start: subtract its value there, such as "
@@ -340,6 +340,12 @@ def check_start(
             f"the rate {change[i]:.6g} at the start (its terms: {terms[i]:.6g}): this equation "
             "does not conserve it."
         )
+
+
+def deviates(value: Any, gradients: Any, u0: Any, dtype: Any) -> Any:
+    """Which invariants ``(*B, k)`` are not zero, up to the rounding of what they are made of."""
+    terms = np.sum(np.abs(gradients) * np.abs(u0)[..., None, :], axis=-1)
+    return np.abs(value) > _ROUNDING * float(np.finfo(dtype).eps) * terms
 
 
 def _nth(i: int, all_of_them: np.ndarray) -> str:

@@ -161,18 +161,31 @@ class StoredFunction:
         self._field: Field | None = None
 
     def __reduce__(self) -> Any:
-        return StoredFunction, (self._stored, self._jacobian)
+        return type(self), (self._stored, self._jacobian)
 
     def __call__(self, t: Any, *given: Any) -> Any:
         """The value, in the shape of ``y``; or the Jacobian."""
-        if self._field is None:
-            self._field = self._stored.field()
-        reads = self._field.reads
-        field = self._field.with_arguments(given[reads:])
-        flat = jnp.concatenate([jnp.reshape(y, -1) for y in given[:reads]])
+        field, flat = self._bound(given)
         if self._jacobian:
             return field.user_jacobian(t, flat)
         return jnp.reshape(field(t, flat), jnp.shape(given[0]))
+
+    def _bound(self, given: tuple[Any, ...]) -> tuple[Field, Any]:
+        """The field with its parameters, and the state that it reads."""
+        if self._field is None:
+            self._field = self._stored.field()
+        reads = self._field.reads
+        flat = jnp.concatenate([jnp.reshape(y, -1) for y in given[:reads]])
+        return self._field.with_arguments(given[reads:]), flat
+
+
+class StoredValues(StoredFunction):
+    """The same of functions whose values are not of the shape of ``y``: as a vector."""
+
+    def __call__(self, t: Any, *given: Any) -> Any:
+        """All values."""
+        field, flat = self._bound(given)
+        return field(t, flat)
 
 
 def stored(field: Field) -> StoredField:
