@@ -5,7 +5,7 @@ At every node after the first, with the model's variances ``Σ_i`` and the estim
     c  = (1/d) sum_i e_i² / Σ_i              how far the model's scale is off
     c̄  = mean of c over ± max(2, 0.02 N) nodes
     c* = c/2 + min(c̄, 4c)/2
-    M_i = e_i²/2 + min(c* Σ_i/2, 4 (e_i² + L_i))
+    M_i = e_i²/2 + min(c* Σ_i/2, 9/4 (e_i² + L_i))
     L_i = mean of e_i² over ± max(1, 0.1 N) nodes
     s_i² = clip(L_i, M_i/4, 4 M_i) + u² L_i
 
@@ -39,7 +39,7 @@ _LARGEST = 1e150
 """A ratio beyond which it is not squared: what is so far off is far enough."""
 
 
-_MOST = 2.0
+_MOST = 1.5
 """The largest scale of the model that is believed, in units of the errors around."""
 
 
