@@ -442,8 +442,54 @@ def test_solve_ivp_with_a_mass_matrix_cannot_be_driven_from_python():
 
     with pytest.raises(TypeError, match="traceable"):
         probode.solve_ivp(branching, (0, 1), [1.0], mass_matrix=[2.0])
-    with pytest.raises(TypeError, match=r"probode\.solve"):
-        probode.solve_ivp(Implicit(lambda t, y, yp: yp + y), (0, 1), [1.0])
+    with pytest.raises(TypeError, match="implicit equation"):
+        probode.solve_ivp(Implicit(lambda t, y, yp: yp + branching(t, y)), (0, 1), [1.0])
+
+
+def residual(t, y, yp, k):
+    """``y_0' = -k y_0`` and ``0 = y_1 - y_0²``, with NumPy."""
+    return np.array([yp[0] + k * y[0], y[1] - y[0] ** 2])
+
+
+def residual_jacobians(t, y, yp, k):
+    return jnp.array([[k, 0.0], [-2.0 * y[0], 1.0]]), jnp.array([[1.0, 0.0], [0.0, 0.0]])
+
+
+@pytest.mark.parametrize("jac", [None, residual_jacobians])
+def test_solve_ivp_takes_a_residual(jac):
+    options = {} if jac is None else {"jac": jac}
+    done = probode.solve_ivp(
+        *(Implicit(residual), (0.0, 2.0), [1.0, 0.5]),
+        **{"args": (0.7,), "rtol": 1e-6, "atol": 1e-8, **options},
+        events=lambda t, y, k: y[1] - 0.5,
+    )
+    exact = np.exp(-0.7 * done.t)
+    assert done.success and done.path == "numpy"
+    np.testing.assert_allclose(done.y, [exact, exact**2], atol=1e-5)
+    np.testing.assert_allclose(done.t_events[0], [np.log(2.0) / 1.4], atol=1e-5)
+    assert np.mean(((done.y - [exact, exact**2])[:, 1:] / done.y_std[:, 1:]) ** 2) < 3
+    assert "changed by" in done.posterior.message
+
+
+@pytest.mark.parametrize("slope", [-0.5, 0.8])
+def test_solve_ivp_takes_a_guess_of_the_slope(slope):
+    clairaut = Implicit(lambda t, y, yp: y - t * yp - yp**2)
+    done = probode.solve_ivp(clairaut, (0.0, 0.4), ([slope**2], [slope + 0.05]))
+    np.testing.assert_allclose(done.y[0], slope * done.t + slope**2, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("y0", "options", "words"),
+    [
+        (([1.0], [0.0, 0.0]), {}, "guess of the slope"),
+        ([1.0 + 1j], {}, "must be real"),
+        ([1.0], {"method": "EK0"}, "Use EK1"),
+        ([1.0], {"lband": 0, "uband": 0}, "lband"),
+    ],
+)
+def test_solve_ivp_says_what_does_not_fit_a_residual(y0, options, words):
+    with pytest.raises((TypeError, ValueError), match=words):
+        probode.solve_ivp(Implicit(lambda t, y, yp: yp + y), (0, 1), y0, **options)
 
 
 @pytest.mark.slow

@@ -71,6 +71,24 @@ def test_means_and_samples_fulfil_all_of_them_at_any_time(solver):
     assert violation(solve(solver, invariants=both, smooth=False).mean) < ROUNDING
 
 
+@pytest.mark.parametrize("save_at", [None, np.linspace(*SPAN, 7)], ids=["dense", "saved"])
+def test_samples_of_calibrated_posteriors_fulfil_them_too(save_at):
+    posterior = solve(invariants=both, save_at=save_at, calibration="defect")
+    assert violation(posterior.sample(3, seed=0)) < ROUNDING
+    if save_at is None:
+        assert violation(posterior.sample(3, seed=0, t=np.linspace(*SPAN, 31))) < ROUNDING
+        assert violation(posterior.sample(3, seed=0, t=1.0)) < ROUNDING
+
+
+def test_samples_of_second_order_fulfil_them_with_their_velocities():
+    spring = probode.solve(
+        *(SecondOrder(lambda t, y, v: -y), (0.0, 3.0), (1.0, 0.0)),
+        solver=EK, invariants=lambda t, y, v: y**2 + v**2 - 1.0, calibration="defect",
+    )  # fmt: skip
+    y, v = (spring.sample(3, seed=0, k=k) for k in (0, 1))
+    assert np.max(abs(y**2 + v**2 - 1.0)) < ROUNDING
+
+
 @SOLVERS
 def test_steps_and_engine_are_those_without(solver):
     held, free = solve(solver, invariants=both), solve(solver)

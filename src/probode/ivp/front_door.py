@@ -60,13 +60,14 @@ def solve_ivp(
     fun
         ``fun(t, y, *args)``; NumPy, plain Python or JAX. With ``second_order=True``
         ``fun(t, y, v, *args)``, for ``y'' = fun(t, y, y')``; or an equation such as
-        ``probode.SecondOrder(fun)``.
+        ``probode.SecondOrder(fun)`` or ``probode.Implicit(fun)``.
     t_span
         ``(t0, tf)``; ``tf`` may be infinite if a terminal event ends the integration.
     y0
         Initial state, shape ``(n,)``; real or complex. Of second order ``[y0, v0]``: two numbers or
         vectors, or one array with values first and velocities after them. ``y``, ``y_std``, ``sol``
-        and the states of events have the same order: values, then velocities.
+        and the states of events have the same order: values, then velocities. Of an ``Implicit``
+        equation, or a tuple of two vectors: with a guess of the slope.
     method
         ``"EK1"`` (for stiff problems too), ``"EK0"`` (cheap, non-stiff, large), ``"DiagonalEK1"``,
         ``"auto"`` (EK0 for larger problems, unless they turn out stiff), or a solver object such as
@@ -142,7 +143,13 @@ def solve_ivp(
         equation, kind, chosen = _implicit(equation, kind, chosen)
     assert equation.function is not None
     fun = equation.function
+    y0, guess = _with_guess(y0, equation)
     start = _initial_state(y0, equation)
+    slope = None if guess is None else _initial_state(guess, equation)
+    if slope is not None and slope.shape != start.shape:
+        raise ValueError(
+            f"the guess of the slope must have the shape of `y0`, {start.shape}, got {slope.shape}."
+        )
     times = None if t_eval is None else _evaluation_times(t_eval, t0, tf)
     if start.size == 0:
         return _without_integration(t0, tf, start, times, dense_output, events, arguments)
@@ -171,6 +178,7 @@ def solve_ivp(
         times=None if dense_output or watched is not None else times,
         output=output,
         limits=limits,
+        slope=slope,
     )
     integrate = partial(task.integrate, solvers)
     if t0 == tf:
@@ -207,22 +215,19 @@ def _equation(fun: Any, options: Options, arguments: tuple[Any, ...]) -> Equatio
         )
     if equation.order > 1:
         equation.check_arguments(arguments)
+    if equation.order > 1 or _is_residual(equation):
         for name in ("jac_sparsity", "lband", "uband"):
             if getattr(options, name) is not None:
                 raise ValueError(
-                    f"`{name}` is for equations of first order, got {type(equation).__name__}: "
-                    "pass jac, or leave it out (functions that can be traced need neither)."
+                    f"`{name}` is for functions fun(t, y) of first order, got "
+                    f"{type(equation).__name__}: pass jac, or leave it out (functions that can be "
+                    "traced need neither)."
                 )
     return equation
 
 
 def _implicit(equation: Implicit, kind: Any, options: Options) -> tuple[Equation, Any, Options]:
     """What is solved with a mass matrix, and by whom: by EK1 unless EK0 was asked for."""
-    if not isinstance(equation, MassMatrix):
-        raise TypeError(
-            "solve_ivp takes fun(t, y), with mass_matrix=M for M y' = fun(t, y), got "
-            f"{type(equation).__name__}: use probode.solve for it."
-        )
     if kind is None:
         kind = EK1
     if kind.jacobian == "full" and isinstance(options.order, str):  # without a slope to look at
@@ -259,9 +264,21 @@ def _initial_state(y0: Any, equation: Equation) -> np.ndarray:
         raise ValueError("All components of the initial state `y0` must be finite.")
     if isinstance(equation, MassMatrix):
         equation.check_size(y.size)
-        if np.iscomplexobj(y):
-            raise TypeError("with a mass matrix `y0` must be real: embed it as (Re, Im).")
+    if isinstance(equation, Implicit) and np.iscomplexobj(y):
+        kind = "for Implicit" if _is_residual(equation) else "with a mass matrix"
+        raise TypeError(f"{kind} `y0` must be real: embed it as (Re, Im).")
     return y
+
+
+def _is_residual(equation: Equation) -> bool:
+    """Whether its function is ``F(t, y, y')``."""
+    return isinstance(equation, Implicit) and not isinstance(equation, MassMatrix)
+
+
+def _with_guess(y0: Any, equation: Equation) -> tuple[Any, Any]:
+    """``y0`` and a guess of the slope: a tuple of two vectors, for a residual."""
+    pair = _is_residual(equation) and isinstance(y0, tuple) and len(y0) == 2
+    return y0 if pair and all(np.ndim(part) == 1 for part in y0) else (y0, None)
 
 
 def _arguments(args: Any) -> tuple[Any, ...]:

@@ -74,6 +74,8 @@ class UserFunction(NamedTuple):
     embedding: Embedding
     mass: Any = None
     """``M`` of ``M y' = fun(t, y)``; what is made of it here takes ``(y, y')``: ``M y' - fun``."""
+    implicit: bool = False
+    """Whether what is made of it is a residual of ``(y, y')``: with ``mass``, or as it is."""
 
     def traced(self, t0: float, t1: float, y0: np.ndarray) -> Traced | None:
         """Compiled through JAX, or ``None`` where only Python can evaluate the function.
@@ -126,7 +128,7 @@ class UserFunction(NamedTuple):
                 _say_untraceable(self.fun)
             return None
         checks = 0 if found.is_of_jax else _CHECKS if not certain else int(found.is_cheap)
-        checks = checks and (_CHECKS if self.mass is not None else checks)
+        checks = checks and (_CHECKS if self.implicit else checks)
         field = self._field(self._inside(found.function), t0, y0, lifted)
         return Traced(field, found.path, checks, lifted)
 
@@ -194,7 +196,7 @@ class UserFunction(NamedTuple):
 
     def slope(self, t0: float, y0: np.ndarray) -> np.ndarray | None:
         """``u'`` at the start, of all that an initial value holds: ``(y', ..., f)``, if known."""
-        if self.mass is not None:
+        if self.implicit:
             return None
         d = self.embedding.d
         highest = self.on_host(Guard(self.fun, t0, y0), d).function(t0, y0)

@@ -79,6 +79,14 @@ class Task:
     times: np.ndarray | None
     output: Callable[[Posterior, Limits], None]
     limits: Limits
+    slope: np.ndarray | None = None
+    """A guess of ``y'`` at the start, of an implicit equation."""
+
+    def given(self, y0: np.ndarray) -> np.ndarray:
+        """All that a start holds, from the value: of an implicit equation, with the slope."""
+        if not isinstance(self.equation, Implicit):
+            return y0
+        return np.concatenate([y0, np.zeros_like(y0) if self.slope is None else self.slope])
 
     def integrate(self, candidates: list[Candidate], control: Control) -> Integrated:
         """The result of the first candidate that is done within its budget of steps."""
@@ -123,10 +131,14 @@ class Task:
         if options.initialization is not None:
             solver = replace(solver, initialization=options.initialization)
         mass = self.equation.mass if isinstance(self.equation, MassMatrix) else None
-        user = UserFunction(
-            self.fun, self.arguments, self.vectorized, options, solver, embedding, mass
-        )
+        implicit = isinstance(self.equation, Implicit)
         y0 = embedding.flatten(self.start)
+        # A residual is traced as a function of two derivatives, as one of second order is.
+        residual = implicit and mass is None
+        user = UserFunction(
+            *(self.fun, self.arguments, self.vectorized, options, solver),
+            *(embedding._replace(order=2) if residual else embedding, mass, implicit),
+        )
         with (
             with_progress(options.progress, self.t0, self.tf, options.callback) as callback,
             double_precision(),
@@ -139,12 +151,12 @@ class Task:
             method = solver.method(embedding.d, *other)
             engine = engine_for(method, control)
             say_if_costly(solver, method)
-            traced = user.traced(self.t0, self.tf, y0)
+            traced = user.traced(self.t0, self.tf, self.given(y0) if residual else y0)
             if traced is not None:
                 check_equation(self.equation, traced.field, method.structure, method.jacobian)
-            elif mass is not None:
+            elif implicit:
                 raise TypeError(
-                    "with a mass matrix `fun` must be traceable: it cannot be solved step by step "
+                    f"{_words(mass)} `fun` must be traceable: it cannot be solved step by step "
                     "from Python. Branches (if, max, min, float) can be written as numpy.where, "
                     "numpy.maximum and the like."
                 )
@@ -165,9 +177,9 @@ class Task:
                     return None
                 if traced is None or user.still_holds(traced, *_steps_of(posterior.path)):
                     break
-                if mass is not None:
+                if implicit:
                     raise TypeError(
-                        "`fun` gives other values now than when it was traced: with a mass matrix "
+                        f"`fun` gives other values now than when it was traced: {_words(mass)} "
                         "that cannot be solved. It reads something that has changed since."
                     )
                 traced = None
@@ -212,6 +224,10 @@ class Task:
             *(partial(way.run, engine), options.smooth, monitor, finish),
             *(self.output, self.times, budget, held),
         )
+
+
+def _words(mass: Any) -> str:
+    return "for an implicit equation" if mass is None else "with a mass matrix"
 
 
 def _steps_of(path: Path) -> tuple[np.ndarray, np.ndarray]:
@@ -264,9 +280,7 @@ class _Compiled:
         """Steps end where the function switches, too."""
         task, field = self._task, self._traced.field
         self._found = switches(field, task.t0, task.tf)
-        implicit = isinstance(task.equation, Implicit)
-        if implicit:  # with a guess of the slope
-            y0 = np.concatenate([y0, np.zeros_like(y0)])
+        implicit, y0 = isinstance(task.equation, Implicit), task.given(y0)
         value = partial(value_at, field, y0)
         found = None if implicit else self._found  # there are no steps across for these
         self.control, restarts = _with_stops(task, control, suspects, found, value)

@@ -70,6 +70,10 @@ class Path:
         """Joint samples of ``y, ..., y^(k-1)``, shape ``(n, N, k, d)``."""
         raise NotImplementedError
 
+    def onto(self, method: Method, t: Any, drawn: Any) -> Any:
+        """Such samples, moved one by one to where they fulfil invariants and bounds."""
+        return drawn
+
     def noise(self) -> tuple[Array, Array]:
         """Process noise ``s`` of the steps, and their lengths."""
         raise NotImplementedError
@@ -178,20 +182,23 @@ class NodePath(Path):
             if not on_host(self.rows.t):
                 if t is not None:
                     raise ValueError("inside a trace, sample at chosen times through save_at.")
-                return self._onto(method, _sample_traced(method, self.rows, n, key, spread))
+                return self.onto(method, t, _sample_traced(method, self.rows, n, key, spread))
             if t is None:
-                return self._onto(method, _sample_all(method, self.rows, n, key, spread))
+                return self.onto(method, t, _sample_all(method, self.rows, n, key, spread))
             times = np.asarray(t, float)
             rows, where = self._with_times(method, times.reshape(-1))
             drawn = _sample_all(method, rows, n, key, spread)[:, where]
-            if self.held is not None:
-                each = times.reshape(-1)
-                held = self.held.elsewhere(method, each, partial(self._evaluate, method, each))
-                drawn = drawn if held is None else held.samples(each, drawn)
-            return drawn.reshape(n, *times.shape, *drawn.shape[-2:])
+            return self.onto(method, times, drawn.reshape(n, *times.shape, *drawn.shape[-2:]))
 
-    def _onto(self, method: Method, drawn: Any) -> Any:
-        return drawn if self.held is None else self.held.samples(self.rows.t, drawn)
+    def onto(self, method: Method, t: Any, drawn: Any) -> Any:
+        if self.held is None or t is None:
+            return drawn if self.held is None else self.held.samples(self.rows.t, drawn)
+        each = np.asarray(t, float).reshape(-1)
+        held = self.held.elsewhere(method, each, partial(self._evaluate, method, each))
+        if held is None:
+            return drawn
+        flat = drawn.reshape(len(drawn), len(each), *drawn.shape[-2:])
+        return held.samples(each, flat).reshape(drawn.shape)
 
     def _with_times(self, method: Method, times: np.ndarray) -> tuple[Rows, np.ndarray]:
         """The nodes with further times put between them (as predictions), and where these are."""
@@ -293,7 +300,10 @@ class SavedPath(Path):
                 drawn = drawn[:, : len(self.t)]
             else:
                 drawn = _draw_saved(method, n, self.saving, key, spread, _TRACED_NOISE)
-            return drawn if self.held is None else self.held.samples(self.t, drawn)
+            return self.onto(method, t, drawn)
+
+    def onto(self, method: Method, t: Any, drawn: Any) -> Any:
+        return drawn if self.held is None else self.held.samples(self.t, drawn)
 
     def noise(self) -> tuple[Array, Array]:
         lengths = self.saving.lengths

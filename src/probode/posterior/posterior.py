@@ -178,9 +178,17 @@ class Posterior(Views):
                 f"samples are of derivatives 0 to {self.method.equation.order - 1}, which a start "
                 f"gives, got k = {k}."
             )
-        drawn = self.path.sample(self.method, int(n), key, t, self.spread)[..., k, :]
-        if self.calibration is not None:
-            drawn = self._rescaled(drawn, key, t, k)
+        drawn = self.path.sample(self.method, int(n), key, t, self.spread)
+        if self.calibration is None:
+            drawn = drawn[..., k, :]
+        elif getattr(self.path, "held", None) is None:
+            drawn = self._rescaled(drawn[..., k, :], key, t, k)
+        else:  # what another spread has moved away from invariants and bounds goes back
+            every = range(self.method.equation.order)
+            parts = [self._rescaled(drawn[..., j, :], key, t, j) for j in every]
+            xp: Any = np if on_host(parts[0]) else jnp
+            with double_precision():
+                drawn = self.path.onto(self.method, t, xp.stack(parts, axis=-2))[..., k, :]
         return drawn.reshape((*drawn.shape[:-1], *self.shape))
 
     def _rescaled(self, drawn: Array, key: Array, t: Any, k: int) -> Array:
