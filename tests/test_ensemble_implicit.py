@@ -65,6 +65,7 @@ def test_a_member_alone_is_the_same_solve_also_after_pickling(calibrated):
     np.testing.assert_allclose(alone.std, calibrated.std[1], rtol=1e-2)
 
 
+@pytest.mark.slow
 def test_samples_spread_as_the_error_bars_say(calibrated):
     drawn = calibrated.sample(200)
     assert drawn.shape == (3, 200, 4, 2)
@@ -92,6 +93,7 @@ def test_a_start_that_is_refused_fails_alone():
         refused.member(1)
 
 
+@pytest.mark.slow
 def test_a_start_that_is_not_found_fails_alone():
     """``exp(y_1) = -y_0`` has no solution for positive ``y_0``."""
     equation = MassMatrix(lambda t, y: jnp.stack([-y[0], jnp.exp(y[1]) + y[0]]), [1.0, 0.0])
@@ -101,6 +103,7 @@ def test_a_start_that_is_not_found_fails_alone():
     np.testing.assert_allclose(some.mean[0, :, 1], -TIMES, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_moments_of_uncertain_starts_and_numpy_functions():
     """An uncertain ``y_0``; the algebraic component follows it."""
     equation = MassMatrix(
@@ -127,6 +130,7 @@ def test_guesses_of_the_slope_choose_the_solution():
     np.testing.assert_array_equal(lines[1:].rerun([0]).mean, lines.mean[1:2])
 
 
+@pytest.mark.slow
 def test_ek0_solves_a_regular_matrix_as_an_explicit_equation():
     equation = MassMatrix(lambda t, y, k: -2.0 * k * y, np.array([[2.0]]))
     fast = solve_ensemble(equation, (0.0, 2.0), [1.0], (RATES,), solver=EK0(3), rtol=1e-6)
@@ -134,6 +138,7 @@ def test_ek0_solves_a_regular_matrix_as_an_explicit_equation():
     np.testing.assert_allclose(fast.mean[:, 0, 0], np.exp(-2.0 * RATES), atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("call", "words"),
     [

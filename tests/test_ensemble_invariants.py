@@ -73,6 +73,7 @@ def test_bounds_hold_and_nothing_is_evaluated_outside():
     np.testing.assert_allclose(tanks.mean[..., 0], level, atol=5e-3)
 
 
+@pytest.mark.slow
 def test_equations_of_second_order():
     springs = solve_ensemble(
         *(SecondOrder(lambda t, y, v, e: -y), (0.0, 3.0), (RADII[:, None], [0.0])),
@@ -94,6 +95,7 @@ def test_differential_algebraic_equations():
     assert np.all((some.mean >= 0.0) & (some.mean <= 1.0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "words"),
     [

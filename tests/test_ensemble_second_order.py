@@ -55,6 +55,7 @@ def test_covariances_are_joint(calibrated):
     np.testing.assert_allclose(spread, calibrated.std[..., 0], rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_a_member_alone_is_the_same_solve(calibrated):
     alone = calibrated.member(1)
     # Steps of another program: rounding moves errors, and bars, by parts of themselves.
@@ -104,6 +105,7 @@ def test_values_and_velocities_vary_along_dimensions_of_their_own():
     np.testing.assert_allclose(grid.mean[1, 2, ..., 0], exact(1.0, 2.0, 1.0), atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_numpy_function_is_traced_and_goes_along_in_pickles():
     ensemble = solve_ensemble(
         SecondOrder(lambda t, y, v, k: [-k * y[0] + np.sin(0.0)]),

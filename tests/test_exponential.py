@@ -23,7 +23,11 @@ def linear(t: float, y: jax.Array) -> jax.Array:
     return jnp.asarray(LINEAR) @ y
 
 
-LINEAR_SOLVERS = [EK1(IOUP(3, LINEAR)), EK0(IOUP(3, LINEAR)), EK1(IOUP(3, "jacobian"))]
+LINEAR_SOLVERS = [
+    pytest.param(EK1(IOUP(3, LINEAR)), marks=pytest.mark.slow),
+    EK0(IOUP(3, LINEAR)),
+    pytest.param(EK1(IOUP(3, "jacobian")), marks=pytest.mark.slow),
+]
 
 
 @pytest.mark.parametrize("solver", LINEAR_SOLVERS, ids=["EK1", "EK0", "per step"])
@@ -182,6 +186,7 @@ def test_posteriors_are_saved_and_loaded_with_their_drifts(kind: str, tmp_path: 
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(posterior))(0.3).mean, loaded(0.3).mean)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "rate",
     [
@@ -270,6 +275,7 @@ def test_steps_at_which_the_integrated_wiener_process_diverges() -> None:
     assert error(EK1(IOUP(2, "jacobian"), "fixed")) < 1.6e-4
 
 
+@pytest.mark.slow
 def test_members_of_an_ensemble_have_drifts_of_their_own() -> None:
     starts, solver = np.array([[1.0, 1.0], [5.0, -1.0]]), EK1(IOUP(2, "jacobian"))
     how = {"solver": solver, "save_at": [1.0], "smooth": False}

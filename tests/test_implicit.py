@@ -87,6 +87,7 @@ def test_units_of_equations_and_components_do_not_matter():
     np.testing.assert_allclose(posterior.mean[-1] * [1.0, 1e6], balanced(2.0), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_mass_that_depends_on_the_state():
     """``(1 + y²) y' = 1``: ``y + y³/3 = t``."""
     equation = MassMatrix(lambda t, y: jnp.ones(1), lambda t, y: 1.0 + y**2)
@@ -106,6 +107,7 @@ def test_a_mass_whose_kernel_turns():
     np.testing.assert_allclose(posterior.mean[-1], 1 / 3, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_an_equation_that_is_nonlinear_in_the_slope():
     """``y'³ + y' + y`` is what it is for ``y = sin t``."""
 

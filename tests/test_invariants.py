@@ -104,6 +104,7 @@ def test_the_error_is_not_larger(solver):
     assert np.max(abs(held.mean - true)) < 1.2 * np.max(abs(free.mean - true))
 
 
+@pytest.mark.slow
 @SOLVERS
 def test_save_at_is_dense_output(solver):
     t = np.linspace(*SPAN, 7)

@@ -74,7 +74,13 @@ STRUCTURES = {
 }
 
 
-@pytest.mark.parametrize("name", STRUCTURES)
+COSTLY = ("EK0 twice", "EK0 fixed", "EK1 damped", "DiagonalEK1 by component", "DiagonalEK1 dense")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name in COSTLY)) for name in STRUCTURES],
+)
 def test_filter_and_smoother_of_every_structure(name):
     one, other = both(in_part_exact, start(3), solver=STRUCTURES[name], grid=GRID)
     assert_same(one, other)
@@ -82,14 +88,14 @@ def test_filter_and_smoother_of_every_structure(name):
     np.testing.assert_allclose(one.diffusion, other.diffusion, rtol=1e-7)
 
 
-@pytest.mark.parametrize("d", [1, 2, 4, 6])
+@pytest.mark.parametrize("d", [1, 6, *(pytest.param(d, marks=pytest.mark.slow) for d in (2, 4))])
 def test_every_width_of_a_block(d):
     """Loops unrolled, and (from five components on) covariances and the whitened smoother."""
     assert_same(*both(chain, start(d), solver=EK1(4), step=0.05), 1e-5)
 
 
 @pytest.mark.parametrize("solver", [EK0, EK1], ids=["EK0", "EK1"])
-@pytest.mark.parametrize("order", [2, 5, pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("order", [2, *(pytest.param(q, marks=pytest.mark.slow) for q in (5, 8))])
 def test_every_order(solver, order):
     assert_same(*both(chain, start(2), solver=solver(order), step=0.05), 1e-4)
 
@@ -166,6 +172,7 @@ def test_a_function_that_is_not_listed():
     np.testing.assert_allclose(one.mean, y0 * np.cos(t) + v0 * np.sin(t), atol=1e-7)
 
 
+@pytest.mark.slow
 def test_switches_in_time_start_anew():
     def kicked(t, y, v):
         return jnp.where(t < 0.5, 1.0, -1.0) - y
