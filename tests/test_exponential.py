@@ -23,13 +23,10 @@ def linear(t: float, y: jax.Array) -> jax.Array:
     return jnp.asarray(LINEAR) @ y
 
 
-LINEAR_SOLVERS = [
-    pytest.param(EK1(IOUP(3, LINEAR)), marks=pytest.mark.slow),
-    EK0(IOUP(3, LINEAR)),
-    pytest.param(EK1(IOUP(3, "jacobian")), marks=pytest.mark.slow),
-]
+LINEAR_SOLVERS = [EK1(IOUP(3, LINEAR)), EK0(IOUP(3, LINEAR)), EK1(IOUP(3, "jacobian"))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", LINEAR_SOLVERS, ids=["EK1", "EK0", "per step"])
 def test_the_equation_that_the_prior_knows_is_solved_to_rounding(solver: probode.EK1) -> None:
     posterior = probode.solve(linear, (0.0, 2.0), START, solver=solver)
