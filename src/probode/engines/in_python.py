@@ -41,6 +41,7 @@ from probode.filter.start import (
 from probode.filter.step import Method, State
 from probode.model.diffusion import Evidence
 from probode.model.equation import Equation, FirstOrder
+from probode.model.linearize import diagonals
 
 
 class HostField(NamedTuple):
@@ -71,14 +72,6 @@ class _Given:
     def jacobian_diagonal(self, t: Array, y: Array) -> tuple[Array, Array]:
         assert self.j is not None
         return self.f, diagonals(self.j)
-
-
-def diagonals(jacobian: Any) -> Any:
-    """The diagonals of the square blocks of a Jacobian ``(d, k d)``, unless it is given so."""
-    if jacobian.ndim == 1:
-        return jacobian
-    d, m = jacobian.shape
-    return jacobian[np.arange(m) % d, np.arange(m)]
 
 
 def _blank(method: Method) -> Solve:

@@ -11,10 +11,10 @@ from probode.engines.lanes.records import Members
 from probode.ensemble import inputs
 from probode.ensemble.inputs import MEMBER, Axes, Named, Shared, Sweep
 from probode.filter.control import PControl
+from probode.filter.given import snap
 from probode.model.equation import FIRST_ORDER, Equation
 from probode.model.implicit import Implicit
 from probode.model.mass_matrix import MassMatrix
-from probode.solve import snap
 
 _CHECKED_AT_ONCE = 65_536
 

@@ -22,11 +22,11 @@ from probode.ensemble.settings import Settings
 from probode.ensemble.store import Store, check_writable, open_store
 from probode.ensemble.uncertain import draw_inputs
 from probode.filter.control import PControl, PIControl
+from probode.filter.given import check_limits
 from probode.filter.solvers import EK1, Solver
 from probode.global_error.schemes import MODES
 from probode.model.equation import as_equation
 from probode.model.mass_matrix import MassMatrix
-from probode.solve import check_limits
 
 DEFAULT_MEMORY = 2**30
 MAX_STEPS = 100_000

@@ -28,13 +28,13 @@ from probode.ensemble.function import bind_member
 from probode.ensemble.problem import member, usable
 from probode.ensemble.settings import Settings
 from probode.filter.control import PControl
+from probode.filter.given import for_each_derivative
 from probode.global_error.beside import Beside
 from probode.global_error.schemes import scheme_for
 from probode.model.equation import FirstOrder, check_equation
 from probode.model.implicit import Implicit, was_changed
 from probode.model.invariant import Constraint
 from probode.programs.field import Field
-from probode.solve import for_each_derivative
 
 _LANES = {"cpu": 64}
 _LANES_ELSEWHERE = 4096

@@ -12,6 +12,7 @@ from probode.base.limits import Limits
 from probode.base.precision import double_precision
 from probode.base.status import Status
 from probode.filter.control import Control, GridSteps, PControl, PIControl
+from probode.filter.given import check_limits
 from probode.filter.solvers import EK1
 from probode.global_error.schemes import MODES
 from probode.ivp.constraint import box_of
@@ -28,7 +29,6 @@ from probode.posterior import events
 from probode.posterior.chosen import ChosenPath
 from probode.posterior.posterior import Posterior
 from probode.programs.arithmetic import Guard
-from probode.solve import check_limits
 
 __all__ = ["CONTROLS", "METHODS", "solve_ivp"]
 

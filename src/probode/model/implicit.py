@@ -17,7 +17,7 @@ from probode.model.prior import Prior
 from probode.model.start import Start
 from probode.model.structure import Structure
 
-_SINGULAR = 1e-13
+SINGULAR = 1e-13
 """A matrix with a smaller reciprocal condition, in units of its rows and columns, is singular."""
 _INCONSISTENT = 1e-8
 """What a start may be off, in parts of its largest component, and is put right without a word."""
@@ -152,7 +152,7 @@ class Implicit(Equation):
         given, slope = jnp.split(y0, 2)
         known = consistent.consistent(field, t0, given, slope)
         mean = consistent.derivatives(field, t0, known, order)
-        usable = (consistent.reciprocal_condition(known) > _SINGULAR) & _fulfilled(known)
+        usable = (consistent.reciprocal_condition(known) > SINGULAR) & _fulfilled(known)
         if self.inconsistent == "refuse":
             usable = usable & ~was_changed(given, known.y)
         return Start(jnp.where(usable, mean, jnp.nan), None)
@@ -179,7 +179,7 @@ class Implicit(Equation):
                     f"{name}: the derivative of the equation by {what} is NaN or Inf at the start, "
                     f"t = {float(t0):.6g}, y = {_short(given)}."
                 )
-        if not condition > _SINGULAR:
+        if not condition > SINGULAR:
             rank = int(np.round(len(given) - np.trace(known.kernel)))
             raise ValueError(
                 f"{name}: the algebraic equations do not determine the algebraic components at the "

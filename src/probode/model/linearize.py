@@ -10,6 +10,7 @@ diagonal of the Jacobian of ``f`` (DiagonalEK1) or all of it (EK1).
 from typing import Any, NamedTuple, Protocol
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from probode.model.gaussian import Update, norm, std_of, whiten
@@ -36,6 +37,14 @@ class VectorField(Protocol):
     def jacobian_diagonal(self, t: Array, y: Array) -> tuple[Array, Array]:
         """``f(t, y)`` and the diagonals of the square blocks of its Jacobian, ``(m,)``."""
         ...
+
+
+def diagonals(jacobian: Any) -> Any:
+    """The diagonals of the square blocks of a Jacobian ``(d, k d)``, unless it is given so."""
+    if jacobian.ndim == 1:
+        return jacobian
+    d, m = jacobian.shape
+    return jacobian[np.arange(m) % d, np.arange(m)]
 
 
 class Residual(NamedTuple):

@@ -10,11 +10,10 @@ import numpy as np
 
 from probode.base.jax_inside import is_tracer
 from probode.model.equation import Equation, FirstOrder
-from probode.model.implicit import Implicit
+from probode.model.implicit import SINGULAR, Implicit
 
 _LARGEST = 5000
 """Components up to which a sparse mass matrix is written out: EK1 is dense anyway."""
-_SINGULAR = 1e-13
 
 
 @dataclass(frozen=True)
@@ -168,4 +167,4 @@ def _is_singular(mass: np.ndarray) -> bool:
         return True
     scaled = mass / rows
     columns = np.max(np.abs(scaled), axis=0)
-    return bool(np.any(columns == 0.0)) or bool(np.linalg.cond(scaled / columns) > 1.0 / _SINGULAR)
+    return bool(np.any(columns == 0.0)) or bool(np.linalg.cond(scaled / columns) > 1.0 / SINGULAR)

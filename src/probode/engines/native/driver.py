@@ -26,6 +26,7 @@ from probode.filter.smooth import Marginals
 from probode.filter.start import Initialization
 from probode.filter.step import Method
 from probode.model.gaussian import pack as triangle
+from probode.model.linearize import diagonals
 from probode.programs.field import Field
 
 CHUNK_SECONDS = 0.2
@@ -79,7 +80,6 @@ def python_steps(to_do: Given, rows: int, limits: Limits) -> Fill:
     assert library is not None
     f = np.empty(layout.d)
     matrix = np.empty((layout.d, layout.reads) if method.jacobian == "full" else layout.reads)
-    every = np.arange(layout.reads)
 
     def fill(carry: Carry, attempts: int, wanted: int) -> tuple[Carry, Rows]:
         vector, buffer = carry.form.copy(), take((rows + 1) * layout.row)
@@ -94,8 +94,7 @@ def python_steps(to_do: Given, rows: int, limits: Limits) -> Fill:
             f[:] = slope = function(t, y)
             if jacobian is not None:
                 value = jacobian(t, y, slope)
-                whole = value.ndim > matrix.ndim  # of which the diagonals are used
-                matrix[...] = value[every % layout.d, every] if whole else value
+                matrix[...] = value if method.jacobian == "full" else diagonals(value)
             go = advance(*memory)
         return _after(layout, vector, buffer, until != t1)
 
