@@ -49,13 +49,16 @@ class Reference:
         self._fun, self._args, self._y0 = fun, args, y0
         self._t_span, self._extra_points = t_span, extra_points
         self.seconds, self.prints = math.inf, False
-        self.first = self._timed()
+        self.first = self.at(t_span[0], y0)
         self._known: list[tuple[float, np.ndarray, np.ndarray]] | None = None
 
     def at(self, t: float, y: np.ndarray) -> np.ndarray | None:
         """The value with NumPy input; ``None`` if it is not an array of real numbers."""
         with printed() as text:
+            start = time.thread_time()  # not what other threads take in between
             result = self._fun(t, y.copy(), *self._args)
+            # The shortest of all calls: a pause in one or two of them is not the function's.
+            self.seconds = min(self.seconds, time.thread_time() - start)
         self.prints = self.prints or bool(text.getvalue())
         try:
             array = np.asarray(result)
@@ -63,15 +66,9 @@ class Reference:
         except (TypeError, ValueError):
             return None
 
-    def _timed(self) -> np.ndarray | None:
-        start = time.thread_time()  # not what other threads take in between
-        value = self.at(self._t_span[0], self._y0)
-        self.seconds = min(self.seconds, time.thread_time() - start)
-        return value
-
     def is_reproducible(self) -> bool:
         """Whether the same point gives the same value again."""
-        again = self._timed()
+        again = self.at(self._t_span[0], self._y0)
         if self.first is None or again is None:
             return False
         return np.array_equal(self.first, again, equal_nan=True)
