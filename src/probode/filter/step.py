@@ -1,7 +1,7 @@
 """One step of the filter: predict, calibrate, estimate the error, update."""
 
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import jax
 import jax.numpy as jnp
@@ -45,6 +45,17 @@ class Method(Part):
     equation: Equation = FIRST_ORDER
     """The form of what is solved, without its function."""
 
+    frozen: bool = False
+    """Whether derivatives by parameters are those of the means alone, with gains as they are.
+
+    They are then what the same filter makes of the sensitivities ``S' = J S + ∂f/∂θ``: as accurate
+    as the solution, at a small part of the cost of those of the covariances.
+    """
+
+    def constant(self, tree: Any) -> Any:
+        """What has no derivatives if gains are frozen."""
+        return jax.lax.stop_gradient(tree) if self.frozen else tree
+
     @property
     def is_ours(self) -> bool:
         """Whether every part is of a class of this library, whose formulas are known.
@@ -77,12 +88,15 @@ class Method(Part):
 
     def jacobian_evaluations(self, attempted: Any, accepted: Any) -> Any:
         """Evaluations of the Jacobian in so many steps."""
-        linearised = 0 if self.jacobian == "none" else attempted * self.equation.linearizations
+        equation = self.equation
+        linearised = attempted * equation.linearizations + accepted * equation.iterations
+        linearised = 0 if self.jacobian == "none" else linearised
         return linearised + (accepted + 1 if self.prior.per_step else 0)
 
     def f_evaluations(self, attempted: Any, accepted: Any) -> Any:
         """Evaluations of ``f`` in so many steps."""
-        return attempted * self.equation.linearizations + (self.evaluations - 1) * accepted
+        more = self.equation.iterations + self.evaluations - 1
+        return attempted * self.equation.linearizations + accepted * more
 
 
 @record
@@ -191,7 +205,7 @@ def attempt(
     observation = method.equation.linearize(field, t_next, mean, method.jacobian)
     observation = with_linear_part(observation, method.equation.order, known)
 
-    local = method.equation.local_noise(method.prior, h, observation)
+    local = method.equation.local_noise(method.prior, h, method.constant(observation))
     beyond = jnp.ones(())
     for _ in range(method.equation.linearizations - 1):
         again = _linearised_again(method, field, t_next, mean, h, local)
@@ -247,23 +261,23 @@ def update(
     A method with two evaluations has the second from ``again``, where the first has corrected y.
     With ``J = 0`` that is an iteration of the (iterated) filter: ``m = m⁻ - K z``, its own ``z``.
     Everything else follows from the first. If the second is not finite, the first stands.
+
+    An equation may ask for iterations with an ``H`` of their own, each a whole update: around the
+    mean ``m`` of the last one, ``z = r(m) + H (m⁻ - m)`` with ``H = r'(m)``.
     """
     method = replace(method, prior=step.prior)
-    structure, equation, (z, blocks, _) = method.structure, method.equation, step.residual
+    structure, equation = method.structure, method.equation
     coords = method.prior.coordinates(step.h)
     factor = predicted_factor(method, state, step.h, step.scale)
-    observed = structure.observe(factor, coords, blocks)
-
-    # Exact data make innovations singular: a constant f has no residual, hence no diffusion.
-    blank = jnp.all(observed == 0.0, axis=-2)
-    noise = None
-    if not method.diffusion.fixed:
-        noise = structure.cut_noise(step.residual.rounding)
-        noise = jnp.where(blank & (noise == 0.0), 1.0, noise)
-        noise = jnp.maximum(noise, _hidden_noise(observed, method.structure.factor_shape[-1]))
-
-    result = gaussian.condition(factor, observed, structure.cut_residual(z), noise)
+    residual = step.residual
+    result, blank = _conditioned(method, factor, coords, residual)
     mean = step.mean - coords[:, None] * structure.join(result.correction)
+    for _ in range(equation.iterations if again is not None else 0):
+        # Equations that iterate are evaluated in JAX, with Jacobians, and by nothing else.
+        residual = _around(method, cast(VectorField, again), step, mean, residual)
+        result, blank = _conditioned(method, factor, coords, residual)
+        mean = step.mean - coords[:, None] * structure.join(result.correction)
+    z, blocks, _ = residual
     if method.evaluations == 2 and again is not None:
         second = equation.residual(again(step.t, equation.read(mean)), step.mean)
         for i, block in blocks.items():  # r(x) = r(m) + H (x - m), around the corrected m
@@ -276,7 +290,7 @@ def update(
 
     # The observation is exact: after the update R Hᵀ = 0. What rounding leaves there would be
     # taken for information by a later step whose own noise is as small.
-    posterior = equation.pin(structure, result.factor, coords, blocks)
+    posterior = equation.pin(structure, result.factor, coords, method.constant(blocks))
 
     pivots = jnp.where(blank, 1.0, jnp.abs(result.pivots)).reshape(-1)
     innovation = Innovation(
@@ -284,7 +298,36 @@ def update(
         log_det=jnp.broadcast_to(2.0 * jnp.log(pivots), z.shape),
         observed=jnp.broadcast_to(1.0 - blank.reshape(-1), z.shape),
     )
-    return State(step.t, step.h, mean, posterior), innovation
+    return State(step.t, step.h, mean, posterior), method.constant(innovation)
+
+
+def _conditioned(
+    method: Method, factor: Array, coords: Array, residual: Residual
+) -> tuple[gaussian.Update, Array]:
+    """The prediction conditioned on a residual, and which observations have no variance at all."""
+    structure = method.structure
+    observed = structure.observe(factor, coords, residual.blocks)
+
+    # Exact data make innovations singular: a constant f has no residual, hence no diffusion.
+    blank = jnp.all(observed == 0.0, axis=-2)
+    noise = None
+    if not method.diffusion.fixed:
+        noise = structure.cut_noise(residual.rounding)
+        noise = jnp.where(blank & (noise == 0.0), 1.0, noise)
+        noise = jnp.maximum(noise, _hidden_noise(observed, structure.factor_shape[-1]))
+    factor, observed, noise = method.constant((factor, observed, noise))
+    return gaussian.condition(factor, observed, structure.cut_residual(residual.z), noise), blank
+
+
+def _around(
+    method: Method, field: VectorField, step: Attempt, mean: Array, before: Residual
+) -> Residual:
+    """The residual at the prediction, linearised at ``mean``; if not finite, as it was before."""
+    found = method.equation.linearize(field, step.t, mean, method.jacobian)
+    moved = [block @ (step.mean[i] - mean[i]) for i, block in found.blocks.items()]
+    found = found._replace(z=found.z + sum(moved))
+    finite = jnp.array([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(found)])
+    return jax.tree.map(lambda new, old: jnp.where(jnp.all(finite), new, old), found, before)
 
 
 def _hidden_noise(observed: Array, n: int) -> Array:

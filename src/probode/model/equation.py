@@ -51,6 +51,9 @@ class Equation(Part):
     linearizations: ClassVar[int] = 1
     """How often the residual is linearised in a step: at the prediction, then where that leads."""
 
+    iterations: ClassVar[int] = 0
+    """How often the update of an accepted step is done again, linearised where it led."""
+
     def __post_init__(self) -> None:
         if self.function is not None and not callable(self.function):
             raise TypeError(

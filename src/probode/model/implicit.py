@@ -58,6 +58,11 @@ class Implicit(Equation):
     order: ClassVar[int] = 1
     transport: ClassVar[str] = "implicit"
     linearizations: ClassVar[int] = 2
+    iterations: ClassVar[int] = 1
+    """``linearizations`` are along a step from an exactly known state. The update knows that ``y``
+    is not, and leads elsewhere, where the next step begins with the ``∂F/∂y`` of that place. If the
+    two differ, what was pinned contradicts the algebraic equations however short that step is, and
+    none is short enough: the transistor amplifier at loose tolerances."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -30,6 +30,8 @@ class Curves(NamedTuple):
     d: int
     """... of how many."""
     names: list[str]
+    what: str = ""
+    """What is drawn, if not the solution itself: a derivative of it, in words."""
 
     @property
     def at_nodes(self) -> bool:
@@ -77,7 +79,15 @@ def curves(
         shown=shown,
         d=d,
         names=[str(names[i]) for i in shown],
+        what=_in_words(k, posterior.method.equation.order) if k else "",
     )
+
+
+def _in_words(k: int, order: int) -> str:
+    """The ``k``-th derivative: of an equation of second order values, velocities, accelerations."""
+    if order == 2 and k <= 2:
+        return ("velocity", "acceleration")[k - 1]
+    return f"{('first', 'second', 'third')[k - 1] if k <= 3 else f'{k}th'} derivative"
 
 
 def _chosen(components: Sequence[int], d: int) -> np.ndarray:
