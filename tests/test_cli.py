@@ -37,7 +37,7 @@ def test_module_runs_as_a_program():
     assert (done.returncode, done.stdout) == (0, f"probode {probode.__version__}\n")
 
 
-@pytest.mark.parametrize("command", [[], ["solve"], ["problems"], ["demo"], ["paper"]])
+@pytest.mark.parametrize("command", [[], ["solve"], ["fit"], ["problems"], ["demo"], ["paper"]])
 def test_help_shows_examples_and_succeeds(capsys, command):
     code, out, _ = run(capsys, *command, "--help")
     assert code == 0
@@ -290,3 +290,94 @@ def test_a_file_problem_that_is_not_there_is_bad_input(problem, words, model, ca
 def test_a_file_problem_needs_an_interval(model, capsys):
     assert main(["solve", f"{model}:rhs"]) == 2
     assert "--t-span" in capsys.readouterr().err
+
+
+DECAY = """
+parameters = {"rate": (0.5, 0.0), "start": 1.5}
+noise = 0.05
+def f(t, y, p):
+    return -p.rate * y
+def y0(p):
+    return p.start
+"""
+CELLS = [(0, 2.03), (1, 0.88), (2, 0.44), (3, 0.19), (4, 0.05)]
+TABLE = "time,u,other\n" + "".join(f"{t},{u},\n" for t, u in CELLS) + "5,,1\n"
+
+
+@pytest.fixture
+def fit_files(tmp_path):
+    """A table with an empty cell in its last row, and a model."""
+    table, model = tmp_path / "data.csv", tmp_path / "model.py"
+    table.write_text(TABLE)
+    model.write_text(DECAY)
+    return table, model
+
+
+QUICK = ["--columns", "u", "--method", "plain", "--rtol", "1e-4", "--atol", "1e-6"]
+
+
+def test_fit_agrees_with_the_library_and_draws_its_figure(fit_files, tmp_path, capsys):
+    table, model = fit_files
+    figure = tmp_path / "fit.png"
+    code, out, err = run(capsys, "fit", str(table), str(model), *QUICK, "--out", str(figure))
+    assert (code, err) == (0, "")
+    found = probode.fit(
+        lambda t, y, p: -p.rate * y,
+        tuple(np.array(CELLS).T),
+        {"rate": (0.5, 0.0), "start": 1.5},
+        y0=lambda p: p.start,
+        noise=0.05,
+        method="plain",
+        solver=probode.EK1(3),
+        control=probode.PIControl(1e-4, 1e-6),
+    )
+    assert out.startswith("Fit of 2 parameters to 5 values\n")  # one cell is empty
+    row = next(line.split() for line in out.splitlines() if line.startswith("  rate "))
+    assert float(row[1]) == pytest.approx(found.estimates["rate"], abs=1e-4)
+    assert figure.read_bytes().startswith(b"\x89PNG")
+
+
+def test_draws_are_written_for_arviz(fit_files, tmp_path, capsys, monkeypatch):
+    """What ``Fit.sample`` returns, which is tested in a file of its own and compiled for long."""
+    arviz = pytest.importorskip("arviz")
+
+    def sample(self, draws, *, warmup, seed):
+        return arviz.from_dict(posterior={"rate": np.full((4, draws), float(seed))})
+
+    monkeypatch.setattr(probode.Fit, "sample", sample)
+    path = tmp_path / "draws.nc"
+    command = ["fit", *map(str, fit_files), *QUICK, "--sample", str(path), "--draws", "10"]
+    code, out, _ = run(capsys, *command, "--seed", "3")
+    assert code == 0 and out.endswith(f"draws {path}\n")
+    np.testing.assert_array_equal(arviz.from_netcdf(path).posterior["rate"], np.full((4, 10), 3.0))
+
+
+BAD_FITS = {
+    "no column": (TABLE, DECAY, ["--columns", "v"], "no column 'v'; it has time, u, other"),
+    "no time": (TABLE, DECAY, ["--time", "day"], "no column 'day'"),
+    "not a number": (TABLE + "6,much,\n", DECAY, [], "line 8: 'u' must be a number"),
+    "short row": (TABLE + "6\n", DECAY, [], "line 8: 1 cells, and the header has 3"),
+    "no rows": ("t,u\n", DECAY, [], "has no data"),
+    "no values": ("t\n1\n", DECAY, [], "no column besides 't'"),
+    "no f": (TABLE, DECAY.replace("def f", "def g"), [], "it has no f."),
+    "no noise": (TABLE, DECAY.replace("noise", "other"), [], "must define noise"),
+    "a file that fails": (TABLE, DECAY + "1 / 0\n", [], "cannot be run: ZeroDivisionError"),
+    "ending": (TABLE, DECAY, ["--sample", "draws.csv"], "its ending must be .nc (netCDF)."),
+}
+
+
+@pytest.mark.parametrize("case", BAD_FITS)
+def test_bad_input_to_fit_is_named(case, fit_files, capsys):
+    (table, model), (cells, text, options, reason) = fit_files, BAD_FITS[case]
+    table.write_text(cells)
+    model.write_text(text)
+    code, out, err = run(capsys, "fit", str(table), str(model), *options)
+    assert (code, out) == (2, "")
+    assert reason in err
+    assert len(err.splitlines()) <= 2
+
+
+def test_files_of_a_fit_that_are_not_there(fit_files, capsys):
+    table, model = map(str, fit_files)
+    assert "no file none.csv" in run(capsys, "fit", "none.csv", model)[2]
+    assert "no file none.py" in run(capsys, "fit", table, "none.py")[2]

@@ -256,6 +256,7 @@ def test_a_start_of_ones_own_is_run_by_every_engine(kernels):
     np.testing.assert_allclose(ratio, 0.5, rtol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernels", [True, False])
 def test_the_end_of_a_grid_has_derivatives_in_reverse(kernels):
     """Their number of steps is known: ``y(1) = y0 / e``."""

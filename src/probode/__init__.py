@@ -10,18 +10,21 @@ from probode.filter.control import PControl, PIControl
 from probode.filter.solvers import EK0, EK1, DiagonalEK1
 from probode.filter.start import DiffuseStart, RungeKuttaStart, TaylorStart
 from probode.model.diffusion import Diffusion, DynamicDiffusion, FixedDiffusion
+from probode.model.distributions import HalfCauchy, HalfNormal, LogNormal, Normal, Uniform
 from probode.model.equation import Equation, FirstOrder
 from probode.model.implicit import Implicit
 from probode.model.ioup import IOUP
 from probode.model.mass_matrix import MassMatrix
 from probode.model.matern import Matern
+from probode.model.observations import Observations
 from probode.model.prior import IWP, Prior
 from probode.model.second_order import SecondOrder
 from probode.posterior.posterior import Gaussian, Posterior, Stats
 from probode.solve import solve
 
 if TYPE_CHECKING:
-    from probode.ensemble import Ensemble, Normal, Shared, Sweep, solve_ensemble
+    from probode.ensemble import Ensemble, Shared, Sweep, solve_ensemble
+    from probode.inference import Fit, Parameter, fit, log_likelihood
     from probode.ivp import scipy as scipy
     from probode.ivp.front_door import solve_ivp
     from probode.posterior import plotting as plotting
@@ -42,14 +45,20 @@ __all__ = [
     "Ensemble",
     "Equation",
     "FirstOrder",
+    "Fit",
     "FixedDiffusion",
     "Gaussian",
+    "HalfCauchy",
+    "HalfNormal",
     "Implicit",
+    "LogNormal",
     "MassMatrix",
     "Matern",
     "Normal",
+    "Observations",
     "PControl",
     "PIControl",
+    "Parameter",
     "Posterior",
     "Prior",
     "RungeKuttaStart",
@@ -59,6 +68,9 @@ __all__ = [
     "Status",
     "Sweep",
     "TaylorStart",
+    "Uniform",
+    "fit",
+    "log_likelihood",
     "solve",
     "solve_ensemble",
     "solve_ivp",
@@ -66,7 +78,8 @@ __all__ = [
 ]
 
 _LAZY = ("plotting", "problems", "scipy")
-_ENSEMBLE = ("Ensemble", "Normal", "Shared", "Sweep", "solve_ensemble")
+_ENSEMBLE = ("Ensemble", "Shared", "Sweep", "solve_ensemble")
+_INFERENCE = ("Fit", "Parameter", "fit", "log_likelihood")
 
 
 def __getattr__(name: str) -> Any:
@@ -75,6 +88,8 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module("probode.ivp.front_door").solve_ivp
     if name in _ENSEMBLE:
         return getattr(importlib.import_module("probode.ensemble"), name)
+    if name in _INFERENCE:
+        return getattr(importlib.import_module("probode.inference"), name)
     if name in _LAZY:
         return importlib.import_module(f"probode.{name}")
     raise AttributeError(f"module 'probode' has no attribute {name!r}")

@@ -1,13 +1,14 @@
-"""The command line: ``probode solve``, ``problems``, ``demo``, ``paper``.
+"""The command line: ``probode solve``, ``fit``, ``problems``, ``demo``, ``paper``.
 
-Exit codes: 0, success; 1, the solve did not reach the end (what there is gets printed); 2, bad
-usage or bad input.
+Exit codes: 0, success; 1, the solve did not reach the end, or the fit a maximum (what there is gets
+printed); 2, bad usage or bad input.
 """
 
 import argparse
 import dataclasses
 import json
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -19,11 +20,12 @@ import scipy.integrate
 from probode import __version__, problems
 from probode.base.compile import use_compilation_cache
 from probode.base.precision import double_precision
-from probode.cli import paper, user_problems
+from probode.cli import fits, paper, user_problems
 from probode.cli.summary import in_words, numbers, run
 from probode.filter.control import PIControl
 from probode.filter.solvers import EK1
 from probode.filter.start import INITIALIZATIONS
+from probode.inference.likelihood import METHODS as LIKELIHOODS
 from probode.ivp.front_door import CONTROLS, METHODS
 from probode.ivp.method import AUTO
 from probode.model.diffusion import DIFFUSIONS
@@ -44,6 +46,11 @@ _EXAMPLES = {
         "solve pleiades --method auto",
         "solve model.py:rhs --y0 1 0 --t-span 0 10 --t-eval 5 10 --save out.nc",
     ],
+    "fit": [
+        "fit data.csv model.py",
+        "fit data.csv model.py --out fit.png --starts 5",
+        "fit data.csv model.py --columns hares lynxes --sample draws.nc --draws 500",
+    ],
     "problems": ["problems"],
     "demo": ["demo", "demo --out figures"],
     "paper": paper.EXAMPLES,
@@ -51,7 +58,8 @@ _EXAMPLES = {
 _EXIT_CODES = """\
 exit codes:
   0  success
-  1  the solve did not reach the end of the interval; the result up to there is printed
+  1  the solve did not reach the end of the interval, or the fit a maximum; what there is gets
+     printed
   2  bad usage or bad input
 """
 
@@ -67,7 +75,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        The exit code: 0, 1 (the solve did not reach the end) or 2 (bad usage or bad input).
+        The exit code: 0, 1 (the solve did not reach the end, or the fit a maximum) or 2 (bad usage
+        or bad input).
     """
     arguments = sys.argv[1:] if argv is None else argv
     try:
@@ -126,6 +135,7 @@ def _parser(command: str | None) -> argparse.ArgumentParser:
         return added
 
     _add_solve_arguments(add("solve", _solve, "Solve a problem of the zoo and print a summary"))
+    _add_fit_arguments(add("fit", _fit, "Fit the parameters of a model to a table of data"))
     add("problems", _problems, "List the zoo: the problems that can be solved by name")
     demo = add("demo", _demo, "Solve Lotka-Volterra and draw it with its true error")
     folder = "folder for the figure (default: %(default)s)"
@@ -165,6 +175,56 @@ def _add_solve_arguments(parser: argparse.ArgumentParser) -> None:
     add("--save", "write the posterior: out.nc (netCDF) or out.npz", type=Path, metavar="FILE")
     add("--plot", "write a figure, such as out.png or out.pdf", type=Path, metavar="FILE")
     add("--json", "print the summary as one JSON object", action="store_true")
+
+
+_MODEL = """Python file that defines f(t, y, p), parameters, y0 and noise (or log_density), and
+if need be observe, t_span, args: what probode.fit takes"""
+
+
+def _add_fit_arguments(parser: argparse.ArgumentParser) -> None:
+    def add(name: str, text: str, **options: Any) -> None:
+        if options.get("default") is not None:
+            text += " (default: %(default)s)"
+        parser.add_argument(name, help=text, **options)
+
+    table = "CSV file with a header: a column of times, others of values; empty cells are missing"
+    add("data", table, type=Path, metavar="DATA")
+    add("model", _MODEL, type=Path, metavar="MODEL")
+    add("--time", "column of the times (default: t or time, or the first)", metavar="NAME")
+    add("--columns", "columns of the values (default: all others)", nargs="+", metavar="NAME")
+    add("--method", "likelihood", choices=list(LIKELIHOODS), default="fenrir")
+    add("--order", "order of the prior of EK1, 1 to 11", type=int, default=3, metavar="Q")
+    add("--rtol", "relative tolerance", type=float, default=1e-5)
+    add("--atol", "absolute tolerance", type=float, default=1e-8)
+    add("--starts", "starts to try", type=int, default=1, metavar="N")
+    add("--seed", "of starts and draws", type=int, default=0, metavar="N")
+    add("--out", "write a figure, such as fit.png or fit.pdf", type=Path, metavar="FILE")
+    add("--sample", "draw from the posterior by NUTS, write draws.nc", type=Path, metavar="FILE")
+    add("--draws", "draws of each of four chains", type=int, default=1000, metavar="N")
+
+
+def _fit(options: argparse.Namespace) -> int:
+    if options.out is not None:
+        _check_figure(options.out)
+    if options.sample is not None:
+        _check_store(options.sample, (".nc",))
+    table = fits.read_table(options.data, options.time, options.columns)
+    model = fits.read_model(options.model)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "the fit has not converged")  # the report says so
+        found = fits.run(table, model, options)
+    print(found)
+    if options.out is not None:
+        plotting.pyplot().switch_backend("agg")
+        _write_figure(options.out, found.plot(names=table.names))
+        print(f"figure {options.out}")
+    if options.sample is not None:
+        drawn = found.sample(options.draws, warmup=options.draws, seed=options.seed)
+        drawn.to_netcdf(str(options.sample))
+        print(f"draws {options.sample}")
+    if not found.success:
+        print(f"probode: {found.message}", file=sys.stderr)
+    return 0 if found.success else 1
 
 
 def _order(text: str) -> int | str:
@@ -252,10 +312,11 @@ def _evaluated(posterior: Posterior, times: list[float], samples: int) -> list[d
     return records
 
 
-def _check_store(path: Path) -> None:
+def _check_store(path: Path, endings: tuple[str, ...] = (".nc", ".npz")) -> None:
     """Raise before the solve what would be in the way of storing its result."""
-    if path.suffix not in (".nc", ".npz"):
-        raise ValueError(f"cannot write {path}: its ending must be .nc (netCDF) or .npz.")
+    if path.suffix not in endings:
+        known = " or ".join(("", ".nc (netCDF)", ".npz")[1 : 1 + len(endings)])
+        raise ValueError(f"cannot write {path}: its ending must be {known}.")
     if not path.parent.is_dir():
         raise ValueError(f"cannot write {path}: there is no folder {path.parent}.")
 
@@ -325,11 +386,14 @@ def _check_figure(path: Path) -> None:
 def _save_figure(path: Path, posterior: Posterior, **options: Any) -> None:
     plt = plotting.pyplot()
     plt.switch_backend("agg")
-    drawing = plotting.figure(posterior, **options)
+    _write_figure(path, plotting.figure(posterior, **options))
+
+
+def _write_figure(path: Path, drawing: Any) -> None:
     try:
         drawing.savefig(path, dpi=_DPI)
     finally:
-        plt.close(drawing)
+        plotting.pyplot().close(drawing)
 
 
 def _scipy_solution(problem: InitialValueProblem) -> Callable[[float], np.ndarray]:

@@ -21,7 +21,7 @@ def load(name: str, t_span: list[float] | None, y0: list[float] | None) -> Initi
     Interval and initial value come from the arguments, or from ``t_span`` and ``y0`` in the file.
     """
     location, _, function = name.rpartition(":")
-    module = _import(Path(location))
+    module = imported(Path(location))
     fun = getattr(module, function, None)
     if not callable(fun):
         known = [key for key, value in vars(module).items() if callable(value) and key[0] != "_"]
@@ -46,7 +46,8 @@ def load(name: str, t_span: list[float] | None, y0: list[float] | None) -> Initi
     )
 
 
-def _import(path: Path) -> Any:
+def imported(path: Path) -> Any:
+    """The module in a file."""
     if not path.is_file():
         raise ValueError(f"there is no file {path}.")
     spec = importlib.util.spec_from_file_location(f"probode_user_{path.stem}", path)

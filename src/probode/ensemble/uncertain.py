@@ -7,7 +7,6 @@ at the points of one rule for ``z``: random ones, or a cubature.
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -16,27 +15,11 @@ from scipy.special import ndtr
 
 from probode.ensemble.inputs import Sweep
 from probode.ensemble.moments import DRAW
+from probode.model.distributions import Normal
 
 CUBATURES = (3, 5)
 _LARGEST_OF_DEGREE_5 = 4
 """In more dimensions the weights of this rule are negative, and so may be a variance."""
-
-
-@dataclass(frozen=True)
-class Normal:
-    """A Gaussian initial value or parameter of an ensemble.
-
-    Parameters
-    ----------
-    mean
-        A number or an array of any shape.
-    cov
-        Covariance of the mean flattened in C order, ``(d, d)``; or variances, in the shape of the
-        mean or as one number.
-    """
-
-    mean: Any
-    cov: Any
 
 
 class Uncertain(NamedTuple):

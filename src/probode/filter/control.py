@@ -188,8 +188,9 @@ class PControl(Control):
         if self.stops is None:
             return t1
         xp: Any = jnp if is_traced(self.stops, t, t1) else np
-        stops = xp.append(self.stops, t1)
-        return stops[xp.argmax(xp.where(t1 < t, stops < t, stops > t) | (stops == t1))]
+        sign = xp.where(t1 < t, -1.0, 1.0)  # then later is larger
+        ahead = xp.where(sign * self.stops > sign * t, sign * self.stops, xp.inf)
+        return sign * xp.minimum(xp.min(ahead), sign * t1)
 
     def next_time(self, state: ControlState, t: Array, t1: Array) -> Array:
         """As far as the control proposes, or to the next stop: never past one."""

@@ -186,6 +186,9 @@ class Rows:
     factor: Array
     drift: Array | None = None
     """Of the prior in the step that begins there, where each has its own."""
+    whole: Array | None = None
+    """Lengths of the steps that were taken, where times were put between: of those that end there
+    the ones they are a part of."""
 
     @staticmethod
     def of(solve: Solve) -> "Rows":
@@ -200,6 +203,10 @@ class Rows:
     def drift_at(self, i: Any) -> Any:
         """The drift of the steps from the rows ``i``, where each has its own."""
         return None if self.drift is None else self.drift[i]
+
+    def whole_at(self, i: Any) -> Any:
+        """The length of the step that the one to row ``i`` is a part of, if it is not all."""
+        return None if self.whole is None else self.whole[i]
 
     @property
     def steps(self) -> int:

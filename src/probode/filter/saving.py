@@ -193,8 +193,10 @@ def _track(method: Method, field: Field, saving: Saving, solve: Solve, accepted:
         ]
     )
 
+    given = field, before.t, after.t - before.t, before.mean, after.mean, std
+
     def move() -> Any:
-        return tracker.advance(field, before.t, after.t - before.t, before.mean, after.mean, std)
+        return tracker.advance(*method.constant(given))
 
     return jax.lax.cond(accepted, move, lambda: tracker)
 
@@ -254,7 +256,9 @@ def save(method: Method, field: Field, saving: Saving, save_at: Array) -> Saving
     row = Rows(t, inside.h, solve.scale, inside.mean, inside.factor, inside.drift)
     kernels = _store_kernel(saving, reaching)
     kernel = None if saving.kernel is None else identity_kernel(method, inside)
-    tracker = None if saving.tracker is None else saving.tracker.save(field, saving.count, t)
+    tracker = saving.tracker
+    if tracker is not None:
+        tracker = tracker.save(*method.constant((field, saving.count, t)))
     h = jnp.where(solve.counts.accepted > 0, solve.state.h, jnp.nan)
     return Saving(
         solve,

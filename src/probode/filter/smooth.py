@@ -68,8 +68,14 @@ def spread_noise(method: Method, factor: Array, h: Array, noise: Float[Array, "n
     return method.prior.coordinates(h)[:, None] * structure.join(drawn)
 
 
-def backward_kernel(method: Method, state: State, h: Array, scale: Array) -> Kernel:
-    """Kernel from a filtering state, over a time ``h`` with process noise ``scale``."""
+def backward_kernel(
+    method: Method, state: State, h: Array, scale: Array, whole: Array | None = None
+) -> Kernel:
+    """Kernel from a filtering state, over a time ``h`` with process noise ``scale``.
+
+    ``whole`` is the length of the step of which this is a part, if it is not all of it.
+    """
+    state, h, scale, whole = method.constant((state, h, scale, whole))
     method = of_step(method, state, h)
     prior, structure = method.prior, method.structure
     coords = prior.coordinates(h)
@@ -77,8 +83,10 @@ def backward_kernel(method: Method, state: State, h: Array, scale: Array) -> Ker
     if not method.diffusion.fixed:
         # A step adds at least the rounding of y. A kernel that took y⁺ for more exact than that
         # would turn its last digit into a derivative.
-        given = method.equation.order
-        rounding = _EPSILON * jnp.max(jnp.abs(state.mean[:given] / coords[:given, None]), axis=0)
+        given, units = method.equation.order, coords if whole is None else prior.coordinates(whole)
+        rounding = _EPSILON * jnp.max(jnp.abs(state.mean[:given] / units[:given, None]), axis=0)
+        if whole is not None:  # a part of a step has its part of that, and keeps its derivatives
+            rounding = rounding * prior.noise_scale(h / whole)
         scale = jnp.maximum(scale, jax.lax.stop_gradient(structure.common(rounding)))
     noise = structure.noise(prior.noise_factor(jnp.abs(h)), scale)
     before = rescaled(method, state.factor, state.h, h)
@@ -97,6 +105,7 @@ def backward_kernel(method: Method, state: State, h: Array, scale: Array) -> Ker
 
 def identity_kernel(method: Method, state: State) -> Kernel:
     """The backward kernel over a time of zero: ``x = x⁺``."""
+    state = method.constant(state)
     shape = method.structure.factor_shape
     gain = jnp.broadcast_to(jnp.eye(shape[-1]), shape)
     return Kernel(state.mean, state.mean, gain, jnp.zeros(shape), state.h, state.h)
@@ -113,13 +122,20 @@ def compose(method: Method, first: Kernel, second: Kernel) -> Kernel:
     )
 
 
-def smooth_step(method: Method, left: State, right: State, h: Array, scale: Array) -> State:
+def smooth_step(
+    method: Method,
+    left: State,
+    right: State,
+    h: Array,
+    scale: Array,
+    whole: Array | None = None,
+) -> State:
     """Smoothed state on the left from the smoothed state on the right, in the left's coordinates.
 
     Rows that repeat a time (after a failed grid) pass the state on unchanged.
     """
     still = h == 0.0
-    kernel = backward_kernel(method, left, jnp.where(still, 1.0, h), scale)
+    kernel = backward_kernel(method, left, jnp.where(still, 1.0, h), scale, whole)
     smoothed = kernel.marginalize(method, right, left.t)
     factor = rescaled(method, smoothed.factor, smoothed.h, left.h)
     factor = jnp.where(still, right.factor, factor)
@@ -172,7 +188,8 @@ def smooth_rows(method: Method, rows: Rows) -> Marginals:
 def _smooth_row(method: Method, rows: Rows, i: Array, right: Marginals) -> Marginals:
     h = rows.t[i + 1] - rows.t[i]
     state = State(rows.t[i + 1], rows.h[i + 1], right.mean, right.factor)
-    smoothed = smooth_step(method, rows.at(i), state, h, rows.scale[i + 1])
+    whole = rows.whole_at(i + 1)
+    smoothed = smooth_step(method, rows.at(i), state, h, rows.scale[i + 1], whole)
     return Marginals(smoothed.mean, smoothed.factor)
 
 
@@ -211,7 +228,13 @@ def sample_rows(
         i = count - 1 - k
         h = rows.t[i + 1] - rows.t[i]
         still = h == 0.0
-        kernel = backward_kernel(method, rows.at(i), jnp.where(still, 1.0, h), rows.scale[i + 1])
+        kernel = backward_kernel(
+            method,
+            rows.at(i),
+            jnp.where(still, 1.0, h),
+            rows.scale[i + 1],
+            rows.whole_at(i + 1),
+        )
         drawn = jnp.where(still, right, kernel.draw(method, right, noise[i], spread))
         return values.at[i].set(drawn[:order]), drawn
 

@@ -28,6 +28,8 @@ from probode.model.linearize import VectorField
 
 _SQUARE_WINDOW, _MISFIT_WINDOW = 0.2, 0.04
 _LEAST_SQUARE, _LEAST_MISFIT = 3.0, 5.0
+WINDOWS = (_SQUARE_WINDOW, _LEAST_SQUARE, _MISFIT_WINDOW, _LEAST_MISFIT)
+"""As ``struct Windows`` of ``src/posterior_at_times.hpp`` reads them."""
 _ENOUGH = 2
 """Save points whose own errors say how large errors are around. A single one is mostly the end,
 where what is saved is the filter's."""

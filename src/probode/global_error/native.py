@@ -45,7 +45,7 @@ def _carry_over(scheme: Scheme, field: Any, t: np.ndarray, means: np.ndarray) ->
         return None  # the kernels sweep all components at once
     if isinstance(scheme, ImplicitNewton):
         return None
-    kind = _jacobian(scheme)
+    kind = jacobian_kind(scheme)
     values, derivatives = tape_of("none", field, within=kind), tape_of(kind, field)
     if values is None or derivatives is None:
         return None
@@ -56,7 +56,7 @@ def _carry_over(scheme: Scheme, field: Any, t: np.ndarray, means: np.ndarray) ->
     rows = np.empty((steps, s + 3 + COUNTS, d))
     loaded: Any = library.load()
     loaded.probode_transport(
-        address(_table(scheme, d)),
+        address(table(scheme, d)),
         *values.given(numbers[0]),
         *derivatives.given(numbers[1]),
         address(t),
@@ -68,14 +68,15 @@ def _carry_over(scheme: Scheme, field: Any, t: np.ndarray, means: np.ndarray) ->
     return from_rows(rows)
 
 
-def _jacobian(scheme: Scheme) -> str:
+def jacobian_kind(scheme: Scheme) -> str:
+    """The kind of Jacobian that a scheme needs."""
     if isinstance(scheme, Newton):
         return "full"
     return "diagonal" if scheme.diagonal else "none"
 
 
 @lru_cache(maxsize=64)
-def _table(scheme: Scheme, d: int) -> np.ndarray:
+def table(scheme: Scheme, d: int) -> np.ndarray:
     """A scheme as ``struct Scheme`` of ``src/transport.hpp`` reads it."""
     c = scheme.collocation
     shifts, columns, rows = c.spectrum

@@ -200,7 +200,7 @@ def condition(
     factor: Float[Array, "*b m n"],
     observed: Float[Array, "*b m k"],
     residual: Float[Array, "*b k p"],
-    noise: Float[Array, "*b k"] | None = None,
+    noise: Array | None = None,
 ) -> Update:
     """Condition ``x ~ N(m, RᵀR)`` on ``H x = H m - z``, given ``R`` (any rows) and ``R Hᵀ``.
 
@@ -209,12 +209,16 @@ def condition(
         [ R Hᵀ      R ]      [ R11  R12 ]      S = R11ᵀ R11        w = R11⁻ᵀ z
         [ diag(r)   0 ]  =  Q[  0   R22 ]      m ← m - R12ᵀ w      P ← R22ᵀ R22
 
-    ``noise`` holds the ``r`` of the second row: the standard deviation of a (rounding-level)
-    observation noise. It also keeps a column that is exactly zero from swallowing a row.
+    ``noise`` holds the ``r`` of the second row, ``(*b k)``: the standard deviation of a
+    (rounding-level) observation noise. It also keeps a column that is exactly zero from swallowing
+    a row. Or rows of a right factor of the noise's covariance, ``(*b r k)``.
     """
     stack = jnp.concatenate([observed, factor], axis=-1)
     k, n = observed.shape[-1], factor.shape[-1]
-    if noise is not None:
+    if noise is not None and noise.ndim == observed.ndim:
+        rows = jnp.concatenate([noise, jnp.zeros((*noise.shape[:-1], n))], axis=-1)
+        stack = jnp.concatenate([stack, rows], axis=-2)
+    elif noise is not None:
         rows = noise[..., None] * jnp.eye(k, k + n)
         stack = jnp.concatenate([stack, rows], axis=-2)
     r = triangularize(stack, k)

@@ -68,7 +68,7 @@ def text(posterior: Posterior) -> str:
     if final:
         more = ", ..." if np.prod(posterior.shape) > len(final) else ""
         lines.append(f"  final value: {', '.join(final)}{more}")
-    lines += [f"  {_cost(posterior)}", f"  {posterior.message}"]
+    lines += [f"  {line}" for line in (_cost(posterior), *_data(posterior), posterior.message)]
     if posterior.calibration is not None:
         lines += [f"  {line}" for line in posterior.diagnose().verdict.splitlines()]
     return "\n".join(lines)
@@ -85,7 +85,7 @@ def html(posterior: Posterior) -> str | None:
     success = bool(posterior.success)
     mark = f'<strong style="color: {_MARK_COLORS[success]}">{"✓" if success else "✗"}</strong>'
     evidence = f"log evidence {float(posterior.log_evidence) + 0.0:.6g}"
-    about = "; ".join([_interval(posterior), _cost(posterior), evidence])
+    about = "; ".join([_interval(posterior), _cost(posterior), evidence, *_data(posterior)])
     parts = [
         f"<div><strong>Posterior</strong> of {escape(_method(posterior))}</div>",
         f"<div>{mark} {escape(posterior.message)}</div>",
@@ -163,6 +163,16 @@ def _cost(posterior: Posterior) -> str:
     )
 
 
+def _data(posterior: Posterior) -> list[str]:
+    """What it was conditioned on, if it was."""
+    given = posterior.given
+    if given is None:
+        return []
+    count = np.shape(given.t)[0]
+    times = "1 time" if count == 1 else f"{count} times"
+    return [f"given data at {times}, log likelihood {float(given.log_likelihood):.6g}"]
+
+
 def _final_values(posterior: Posterior, most: int) -> list[str]:
     """The first components of the last value, each with its standard deviation."""
     if not len(posterior.t):
@@ -204,8 +214,8 @@ def _curves(posterior: Posterior, count: int) -> list[tuple[str, str]]:
     t = np.asarray(posterior.t)
     if t.size < 2:
         return []
-    path, method = posterior.path, posterior.method
-    mean = np.asarray(path.select(method, 0)[0])
+    path = posterior.path
+    mean = np.reshape(posterior.mean, (t.size, -1))
     std = np.reshape(posterior.std, mean.shape)
     first = 0
     x, stretch = t, np.ones_like(t)
@@ -215,7 +225,7 @@ def _curves(posterior: Posterior, count: int) -> list[tuple[str, str]]:
     chosen = few(np.arange(first, t.size), _MOST_POINTS)
     # The slopes make smooth curves of few long steps; next to points left out they say nothing.
     exact = isinstance(path, NodePath) and chosen.size == t.size - first
-    slope = np.asarray(path.select(method, 1)[0]) if exact else mean
+    slope = np.reshape(posterior.derivative(k=1).mean, mean.shape) if exact else mean
     pairs = []
     for k in range(count):
         tangent = (slope[:, k] * stretch)[chosen] if exact else None

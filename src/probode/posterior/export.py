@@ -46,6 +46,7 @@ from probode.model.prior import IWP
 from probode.model.second_order import SecondOrder
 from probode.model.structure import BlockDiagonal, Dense, Isotropic
 from probode.posterior.chosen import ChosenPath, Trail
+from probode.posterior.conditioned import Given
 from probode.posterior.held import Held
 from probode.posterior.paths import NodePath, SavedPath
 from probode.posterior.posterior import Posterior, Problem, Stats, component_names, one_solve
@@ -68,7 +69,7 @@ _CLASSES: dict[str, type] = {
     for cls in (
         *(Posterior, NodePath, SavedPath, ChosenPath, Trail, Rows, Marginals, Stats, Evidence),
         *(Calibration, Problem, Tracker, Step, Carry, Tally, Newton, Sweeps, Collocation),
-        *(Saving, Solve, State, Kernel, ControlState, Counts, Held, Landed),
+        *(Saving, Solve, State, Kernel, ControlState, Counts, Held, Landed, Given),
         *(EK0, EK1, DiagonalEK1, FixedDiffusion, DynamicDiffusion),
         *(TaylorStart, RungeKuttaStart, DiffuseStart),
         *(Method, IWP, IOUP, Matern, FirstOrder, SecondOrder, Isotropic, BlockDiagonal, Dense),

@@ -186,7 +186,7 @@ class NodePath(Path):
             if t is None:
                 return self.onto(method, t, _sample_all(method, self.rows, n, key, spread))
             times = np.asarray(t, float)
-            rows, where = self._with_times(method, times.reshape(-1))
+            rows, where = self.with_times(method, times.reshape(-1))
             drawn = _sample_all(method, rows, n, key, spread)[:, where]
             return self.onto(method, times, drawn.reshape(n, *times.shape, *drawn.shape[-2:]))
 
@@ -200,7 +200,7 @@ class NodePath(Path):
         flat = drawn.reshape(len(drawn), len(each), *drawn.shape[-2:])
         return held.samples(each, flat).reshape(drawn.shape)
 
-    def _with_times(self, method: Method, times: np.ndarray) -> tuple[Rows, np.ndarray]:
+    def with_times(self, method: Method, times: np.ndarray) -> tuple[Rows, np.ndarray]:
         """The nodes with further times put between them (as predictions), and where these are."""
         rows = self.rows
         low, high = sorted((rows.t[0], rows.t[-1]))
@@ -211,16 +211,22 @@ class NodePath(Path):
                 f"{times.min():g} to {times.max():g}."
             )
         sign = -1.0 if rows.t[-1] < rows.t[0] else 1.0
+        # The noise of a step belongs to its whole length: keep that length with it.
+        if rows.whole is None:
+            lengths: Any = np.append(1.0, np.diff(rows.t))
+            lengths[lengths == 0.0] = 1.0
+            rows = replace(rows, whole=lengths)
         new = np.setdiff1d(times, rows.t)
         new = new[np.argsort(sign * new)]
         if new.size:
-            filtered, _, right, scale = around(rows, self.smoothed, self._right(np, new))
+            ends = self._right(np, new)
+            filtered, _, right, scale = around(rows, self.smoothed, ends)
             at: Any = new
             inputs = filtered, right, scale, at
             inside = in_blocks(partial(_predict_block, method), inputs, state_bytes(method))
-            inserted = Rows(at, inside.h, scale, inside.mean, pack(inside.factor), inside.drift)
+            state = inside.mean, pack(inside.factor), inside.drift
+            inserted = Rows(at, inside.h, scale, *state, rows.whole_at(ends))
             joined = jax.tree.map(lambda a, b: np.concatenate([a, b]), rows, inserted)
-            # The noise of a step belongs to its whole length: keep that length with it.
             whole = np.concatenate([np.r_[1.0, np.diff(rows.t)], right.t - filtered.t])
             order = np.argsort(sign * joined.t, kind="stable")
             joined = jax.tree.map(lambda x: x[order], joined)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from probode.model.structure import Dense
+from probode.posterior.conditioned import Given
 from probode.posterior.curves import Curves, Reference, curves, steps_grow
 from probode.posterior.paths import NodePath
 from probode.posterior.posterior import Posterior, one_solve
@@ -88,7 +89,7 @@ def figure(
             height_ratios=heights,
             layout="constrained",
         )
-        _draw_solution(drawn, axes[0])
+        _draw_solution(drawn, axes[0], posterior.given if k == 0 else None)
         _draw_std(drawn, axes[1])
         if isinstance(posterior.path, NodePath):
             plot_steps(posterior, axes[2])
@@ -119,10 +120,10 @@ def plot_solution(
     """
     pyplot()
     drawn = curves(posterior, names, k=k)
-    ax = _axes(ax)
+    ax = new_axes(ax)
     if title is not None:
         ax.set_title(title)
-    return _draw_solution(drawn, ax)
+    return _draw_solution(drawn, ax, posterior.given if k == 0 else None)
 
 
 def plot_std(
@@ -144,7 +145,7 @@ def plot_std(
     """
     pyplot()
     drawn = curves(posterior, names, reference, k=k)
-    return _draw_std(drawn, _axes(ax), alone=True)
+    return _draw_std(drawn, new_axes(ax), alone=True)
 
 
 def plot_steps(posterior: Posterior, ax: "Axes | None" = None) -> "Axes":
@@ -164,8 +165,10 @@ def plot_steps(posterior: Posterior, ax: "Axes | None" = None) -> "Axes":
     if sizes.size <= _MOST_MARKERS:
         options |= {"marker": "o", "markersize": 3.0}
     count = f"{sizes.size} accepted\n{int(posterior.stats.rejected)} rejected"
+    if posterior.given is not None:
+        count = "between nodes\nand data"
     drawn = np.append(sizes, sizes[-1:] if sizes.size else np.nan)
-    ax = _axes(ax)
+    ax = new_axes(ax)
     ax.step(nodes, _positive(drawn), where="post", label=count, **options)
     _finish(ax, nodes, "step size", log=True, legend=True)
     return ax
@@ -207,14 +210,14 @@ def plot_samples(
     if deviations:
         samples = samples - drawn.mean
         drawn = drawn._replace(mean=np.zeros_like(drawn.mean))
-    ax = _axes(ax)
+    ax = new_axes(ax)
     for i, (name, color) in enumerate(zip(drawn.names, _colors(drawn), strict=True)):
         lines = ax.plot(drawn.t, samples[:, :, i].T, color=color, linewidth=0.7, alpha=0.8)
         lines[0].set_label(name)
     _draw_bands(drawn, ax)
     if deviations:
         ax.axhline(0.0, color=_GREY, linewidth=0.8)
-    label = "sample − mean" if deviations else "samples"
+    label = _label("sample − mean" if deviations else "samples", drawn)
     _finish(ax, drawn.nodes, label, legend=_named(drawn))
     return ax
 
@@ -247,7 +250,7 @@ def plot_phase(
     posterior = one_solve(posterior, "a figure")
     drawn = curves(posterior, names, components=(i, j), k=None)
     x, y = drawn.mean.T
-    ax = _axes(ax, (6.4, 4.4))
+    ax = new_axes(ax, (6.4, 4.4))
     # What lies between the times of save_at is not known: hardly a line there.
     line = {} if isinstance(posterior.path, NodePath) else {"linewidth": 0.4}
     ax.plot(x, y, color=PALETTE[0], **{**_options(drawn), **line})
@@ -267,7 +270,7 @@ def plot_phase(
         ax.fill(across, along, color=PALETTE[1], alpha=0.35, zorder=3.0)
     size = "" if enlarge == 1.0 else f",\nenlarged {_readable(enlarge)} times"
     ax.fill([], [], color=PALETTE[1], alpha=0.35, label=f"95 % ellipses{size}")
-    _decorate(ax, drawn.names[0], drawn.names[1], legend=True)
+    decorate(ax, drawn.names[0], drawn.names[1], legend=True)
     return ax
 
 
@@ -280,7 +283,12 @@ def pyplot() -> ModuleType:
     return plt
 
 
-def _axes(ax: "Axes | None", size: tuple[float, float] = (8.0, 3.0)) -> "Axes":
+def styled() -> Any:
+    """A context with the sizes of letters that all figures have."""
+    return pyplot().rc_context(_STYLE)
+
+
+def new_axes(ax: "Axes | None", size: tuple[float, float] = (8.0, 3.0)) -> "Axes":
     """The axes that were given, or those of a new figure."""
     if ax is not None:
         return ax
@@ -315,14 +323,31 @@ def _colors(drawn: Curves) -> list[Any]:
     return list(colormaps["viridis"](np.linspace(0.0, 0.9, drawn.shown.size)))
 
 
-def _draw_solution(drawn: Curves, ax: "Axes") -> "Axes":
+def _draw_solution(drawn: Curves, ax: "Axes", given: Given | None = None) -> "Axes":
     named, options = _named(drawn), _options(drawn)
     for i, (name, color) in enumerate(zip(drawn.names, _colors(drawn), strict=True)):
         ax.plot(drawn.t, drawn.mean[:, i], color=color, label=name, **options)
     if named:
         _draw_bands(drawn, ax)
-    _finish(ax, drawn.nodes, "solution", legend=named)
+        _draw_data(drawn, ax, given)
+    _finish(ax, drawn.nodes, drawn.what or "solution", legend=named)
     return ax
+
+
+def _label(quantity: str, drawn: Curves) -> str:
+    """What an axis shows, and of which derivative; in two lines, as panels are not high."""
+    return f"{quantity},\n{drawn.what}" if drawn.what else quantity
+
+
+def _draw_data(drawn: Curves, ax: "Axes", given: Given | None) -> None:
+    """The data that a posterior was conditioned on, if they are values of its components."""
+    if given is None or given.u is None:
+        return
+    style: dict[str, Any] = {"linestyle": "none", "marker": "o", "markersize": 4.0}
+    values = np.asarray(given.u)[:, drawn.shown]
+    for i, color in enumerate(_colors(drawn)):
+        ax.plot(np.asarray(given.t), values[:, i], color=color, markeredgecolor="white", **style)
+    ax.plot([], [], color=_GREY, label="data", **style)
 
 
 def _draw_bands(drawn: Curves, ax: "Axes") -> None:
@@ -361,7 +386,7 @@ def _draw_std(drawn: Curves, ax: "Axes", *, alone: bool = False) -> "Axes":
     if error is not None:
         ax.plot([], [], color=_GREY, linewidth=1.5, label="standard\ndeviation")
         ax.plot([], [], ":", color=_GREY, linewidth=0.9, label="true error")
-    label = "standard deviation" if error is None else "error"
+    label = _label("standard deviation" if error is None else "error", drawn)
     _finish(ax, drawn.nodes, label, log=True, legend=named or error is not None)
     positive = drawn.std[drawn.std > 0.0]
     if error is not None and positive.size:
@@ -429,10 +454,11 @@ def _finish(ax: "Axes", nodes: np.ndarray, label: str, *, log: bool = False, leg
             ax.set_xscale("log")
             low = low or float(nodes[1])
         ax.set_xlim(low, high)
-    _decorate(ax, "$t$", label, legend=legend)
+    decorate(ax, "$t$", label, legend=legend)
 
 
-def _decorate(ax: "Axes", x_label: str, y_label: str, *, legend: bool) -> None:
+def decorate(ax: "Axes", x_label: str, y_label: str, *, legend: bool) -> None:
+    """Labels, a grid, a legend."""
     ax.set_xlabel(x_label)
     ax.set_ylabel(y_label)
     ax.grid(True, color="0.88", linewidth=0.6)

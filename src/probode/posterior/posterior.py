@@ -31,6 +31,7 @@ from probode.global_error.scales import Scales
 from probode.model.diffusion import Evidence
 from probode.model.gaussian import safe_sqrt
 from probode.model.implicit import Implicit
+from probode.posterior.conditioned import NOT_AGAIN, Conditional, Given
 from probode.posterior.outcome import Gaussian, Joint, Problem, Stats
 from probode.posterior.paths import NodePath, Path, SavedPath
 from probode.posterior.views import Views
@@ -46,7 +47,7 @@ __all__ = ["Gaussian", "Posterior", "Problem", "Stats", "component_names", "one_
 
 
 @record
-class Posterior(Views):
+class Posterior(Conditional, Views):
     """Posterior over the solution of an initial value problem.
 
     ``posterior.t`` are the times at which it was computed: the steps taken, or ``save_at``. There,
@@ -74,6 +75,8 @@ class Posterior(Views):
     engine: str = static(default="unknown")
     """Who took the steps: the "native" kernels or "jax" (``stats.path`` says how ``f`` was
     evaluated). Made inside a trace it may be "native or jax": the transformation decides."""
+    given: Given | None = None
+    """The data that it was conditioned on."""
 
     __repr__ = Views.__repr__  # a dataclass would write its own
 
@@ -133,13 +136,14 @@ class Posterior(Views):
         made, scales = self._estimates(k), None
         if t is None:
             scales = None if made is None else made.scales
-            return self._gaussian(*self.path.select(self.method, k), scales)
+            found = self._gaussian(*self.path.select(self.method, k), scales)
+            return self._with_deviations(found, t, k)
         if made is not None:
             with double_precision():
                 scales = made.scales_at(self.t, t)
         found = self._gaussian(*self.path.evaluate(self.method, t, k), scales)
         if k >= self.method.equation.order or made is None or not isinstance(self.path, NodePath):
-            return found
+            return self._with_deviations(found, t, k)
         with double_precision():
             flat = found.mean.reshape((*np.shape(t), self.method.structure.d))
             known = (found.own, found.std.reshape(flat.shape))
@@ -178,8 +182,8 @@ class Posterior(Views):
                 f"samples are of derivatives 0 to {self.method.equation.order - 1}, which a start "
                 f"gives, got k = {k}."
             )
-        drawn = self.path.sample(self.method, int(n), key, t, self.spread)
-        if self.calibration is None:
+        drawn = self.path.sample(self.method, int(n), key, t, self._spread_of_chain)
+        if self.calibration is None and self._before is None:
             drawn = drawn[..., k, :]
         elif getattr(self.path, "held", None) is None:
             drawn = self._rescaled(drawn[..., k, :], key, t, k)
@@ -193,15 +197,14 @@ class Posterior(Views):
 
     def _rescaled(self, drawn: Array, key: Array, t: Any, k: int) -> Array:
         """``m + D (x - m)``, and one number per component and draw where the model has no scale."""
-        at = self.derivative(t, k)
-        assert at.ratio is not None
-        mean = at.mean.reshape(drawn.shape[1:])
+        mean, ratio, scale = self._around(t, k)
+        mean = mean.reshape(drawn.shape[1:])
         with double_precision():
             own = jax.random.normal(
                 jax.random.fold_in(key, 1 + k), (drawn.shape[0], drawn.shape[-1]), jnp.float32
             )
             own = self._hand_out(own)[(slice(None), *[None] * (drawn.ndim - 2))]
-            return mean + at.ratio * (drawn - mean) + at.own * own
+            return mean + ratio * (drawn - mean) + scale * own
 
     @property
     def log_evidence(self) -> Array:
@@ -295,6 +298,8 @@ class Posterior(Views):
                 "calibrate() is for a finished solve: inside jit or vmap, pass "
                 "calibration='defect' to solve."
             )
+        if self.given is not None:
+            raise ValueError(NOT_AGAIN)
         if self.problem.field is None:
             raise ValueError(
                 f"this posterior does not know its vector field any more ({self.problem.lost}): "
@@ -404,6 +409,8 @@ class Posterior(Views):
 
     def diagnose(self) -> Diagnosis:
         """Whether to trust the error estimate, and what speaks against it, if anything."""
+        if self._before is not None:
+            return self._before.diagnose()
         if self.calibration is None:
             flags = ("unfinished",) if "calibration" in self.missing else ()
             return Diagnosis(flags, {}, float("nan"), "model")
@@ -423,6 +430,8 @@ class Posterior(Views):
         return dataclasses.replace(found, notes=(*self.problem.notes, *found.notes))
 
     def _calibrated(self, what: str, k: int | None = None) -> Calibration:
+        if self.given is not None:
+            raise ValueError(NOT_AGAIN)
         if self.calibration is None:
             raise ValueError(f"{what} needs a calibrated posterior: call calibrate() first.")
         if k is None:

@@ -18,7 +18,8 @@ LIBRARY = "_kernels.so"
 
 FUNCTIONS = (
     *("open", "advance", "run", "smooth", "transport", "interpolate", "evaluate", "evaluate_all"),
-    *("use", "in_use", "xla_open", "xla_advance", "xla_run", "xla_solve"),
+    *("use", "in_use", "xla_open", "xla_advance", "xla_run", "xla_solve", "xla_times"),
+    "xla_gaussian",
 )
 """What the library has, each name with ``probode_`` before it."""
 

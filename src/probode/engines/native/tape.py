@@ -63,7 +63,8 @@ class Tape(NamedTuple):
 def join(numbers: Sequence[Any]) -> Any:
     """Arrays and numbers as one vector."""
     xp: Any = jnp if is_traced(numbers) else np
-    return xp.concatenate([xp.ravel(xp.asarray(x)).astype(float) for x in numbers])
+    parts = [xp.ravel(xp.asarray(x)).astype(float) for x in numbers]
+    return xp.concatenate(parts) if parts else np.zeros(0)
 
 
 class Signature(NamedTuple):

@@ -23,7 +23,9 @@ constexpr double kResolved = 10.0 * kEpsilon;  // as _RESOLVED in smooth.py
 
 // Memory that keeps its size from step to step.
 struct Scratch {
-  std::vector<double> stack, reflector, small, small_matrix, vectors;
+  std::vector<double> stack, reflector, small, small_matrix, vectors, gains;
+  bool wants_gain = false;       // whether steps leave their gain here: per block a column, or (D, d) if dense
+  const double* gain = nullptr;  // that of the last accepted one
   static Scratch& mine() {
     thread_local Scratch scratch;
     return scratch;

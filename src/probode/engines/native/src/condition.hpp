@@ -28,6 +28,7 @@ struct Block {
   double* pivots;             // (width,)
   bool* blank;                // (width,)
   bool smoothed;              // whether the posterior will be smoothed
+  double* gain = nullptr;     // (D, width): corrections for residuals of one; null: not wanted
 };
 
 // Condition a block on its observation, in one decomposition
@@ -183,6 +184,23 @@ void condition_block(const Block& b, Scratch& scratch) {
     for (int a = 0; a < w; ++a)  // few: the innovation's rows
       sum += stack[static_cast<long>(a) * length + column] * b.whitened[a];
     b.correction[x] = sum;
+  }
+
+  // The same for a residual of one in each component.
+  for (int c = 0; b.gain && c < w; ++c) {
+    double* white = reflector;
+    for (int a = 0; a < w; ++a) {
+      const double pivot = stack[static_cast<long>(a) * length + a];
+      double rest = a == c ? 1.0 : 0.0;
+      for (int e = 0; e < a; ++e) rest -= stack[static_cast<long>(e) * length + a] * white[e];
+      white[a] = std::fabs(pivot) < std::numeric_limits<double>::min() ? 0.0 : rest / pivot;
+    }
+    for (int x = 0; x < size; ++x) {
+      const int column = x < read ? values + x : x < above ? slopes + x - read : x + w;
+      double sum = 0.0;
+      for (int a = 0; a < w; ++a) sum += stack[static_cast<long>(a) * length + column] * white[a];
+      b.gain[static_cast<long>(x) * w + c] = sum;
+    }
   }
 
   // The factor, triangular: no row for y^(k), whose columns follow from those below (R Hᵀ = 0).

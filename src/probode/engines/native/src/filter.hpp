@@ -272,9 +272,12 @@ void update(const Settings& s, State& x, const double* jacobian, const double* w
     // Of a block one component wide the correction for a residual of one is the gain: it serves all
     // components that share the block, and both evaluations.
     const double one = 1.0, *residual = w == 1 ? &one : z;
+    double* gain = scratch.wants_gain && w > 1 ? room(scratch.gains, static_cast<size_t>(size) * w) : nullptr;
     condition<order>({n, w, order, factor, change, s.transition, block_scale, s.noise, weights, block_jacobian,
-                      s.fixed ? nullptr : noise, residual, factor, correction, whitened, pivots, blank, s.keep},
+                      s.fixed ? nullptr : noise, residual, factor, correction, whitened, pivots, blank, s.keep,
+                      gain},
                      scratch);
+    scratch.gain = gain ? gain : corrections;
 
     auto pivot = [&](int a) { return blank[a] ? pivots[a] : unit * pivots[a]; };
     if (shared && !s.multivariate) {

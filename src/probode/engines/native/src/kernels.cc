@@ -2,7 +2,10 @@
 #include "kernels.hpp"
 
 #include "filter.hpp"
+#include "gaussian.hpp"
 #include "interpolate.hpp"
+#include "posterior_at_times.hpp"
+#include "sensitivities.hpp"
 #include "smoother.hpp"
 #include "tape.hpp"
 #include "transport.hpp"
@@ -38,6 +41,40 @@ void run_chunk(const double* settings, double* state, double* rows, const TapeDa
   }
 }
 
+long run_at_times(const double* settings, double* start, long size, const TapeData& field, const TapeData& slopes,
+                  const double* times, long count, double* out) {
+  const Settings s(settings);
+  const long state = State::row_offset(s) + s.row_size();
+  const int directions = static_cast<int>((size - state) / s.state_size());
+  const long width = s.reads() * (1 + directions);
+  auto nothing = [](const State&, long) {};
+  if (s.determined == 1)
+    return run_to_times<1>(s, start, field, slopes, directions, start + state, times, count, out, width, nothing);
+  return run_to_times<2>(s, start, field, slopes, directions, start + state, times, count, out, width, nothing);
+}
+
+long run_to_posterior(const double* settings, double* start, long size, const TapeData& field, const TapeData& slopes,
+                      const double* scheme, long scheme_size, const TapeData& value, const TapeData& jacobian,
+                      const double* times, long count, double* out) {
+  const Settings s(settings);
+  const long state = State::row_offset(s) + s.row_size();
+  const int directions = static_cast<int>((size - state) / s.state_size());
+  PosteriorAtTimes posterior{s, times, count};
+  std::vector<double> row(s.kept_size());
+  auto visit = [&](const State& x, long reached) {
+    keep_row(s, x, row.data(), 0);
+    posterior.append(row.data(), reached);
+  };
+  const long width = posterior.width(directions);
+  const long reached = run_to_times<1>(s, start, field, slopes, directions, start + state, times, count, out, width,
+                                       visit);
+  double *extent = out + count * width, *covariance = extent + s.d;
+  const double* lengths = scheme + scheme_size - 4;
+  posterior.scales(scheme, value, jacobian, {lengths[0], lengths[1], lengths[2], lengths[3]}, directions, out, extent);
+  posterior.smooth(directions, out, covariance);
+  return reached;
+}
+
 void evaluate_once(const TapeData& field, int d, const double* at, double* out) {
   Tape(field, d).evaluate(at, out);
 }
@@ -67,8 +104,9 @@ void interpolate_all(const double* settings, const double* const* nodes, const l
 }  // namespace
 
 extern const Kernels kernels;
-const Kernels kernels = {open_chunk,       advance_step, run_chunk,      evaluate_once,
-                         transport_errors, smooth_chunk, interpolate_all};
+const Kernels kernels = {open_chunk,       advance_step,  run_chunk,        run_at_times,
+                         run_to_posterior, gaussian,      evaluate_once,    transport_errors,
+                         smooth_chunk,     interpolate_all};
 
 }  // namespace PROBODE_ISA
 }  // namespace probode

@@ -1,6 +1,9 @@
 // What Python sees: handlers for XLA's foreign function interface, and plain functions for ctypes.
 #include <cstdint>
+#include <algorithm>
 #include <cstring>
+#include <limits>
+#include <vector>
 
 #include "kernels.hpp"
 #include "xla/ffi/api/ffi.h"
@@ -100,6 +103,49 @@ ffi::Error Solve(Vector settings, Vector at, Code start_code, Vector start_numbe
   return ffi::Error::Success();
 }
 
+// To given times, with derivatives by parameters. The result: how many times were reached, and a row for each; with a
+// scheme for the transport also a posterior there. How it begins, the state and its derivatives, is evaluated from
+// `at`, (t0, y0, size of the state), or (without a list for it) given.
+ffi::Error Times(Vector settings, Vector at, Code start_code, Vector start_numbers, Vector begun, Code code,
+                 Vector numbers, Code slope_code, Vector slope_numbers, Vector times, Vector scheme, Code value_code,
+                 Vector value_numbers, Code jacobian_code, Vector jacobian_numbers, VectorResult out) {
+  const bool listed = start_code.element_count() > 0;
+  std::vector<double> start(begun.typed_data(), begun.typed_data() + begun.element_count());
+  if (listed) {
+    start.resize(start_code.typed_data()[2]);
+    kernels().evaluate(tape(start_code, start_numbers), static_cast<int>(at.element_count()) - 2, at.typed_data(),
+                       start.data());
+  }
+  double* rows = out->typed_data();
+  const long count = static_cast<long>(times.element_count()), size = static_cast<long>(start.size());
+  const long scheme_size = static_cast<long>(scheme.element_count());
+  const TapeData field = tape(code, numbers), slopes = tape(slope_code, slope_numbers);
+  std::fill(rows, rows + out->element_count(), std::numeric_limits<double>::quiet_NaN());
+  if (scheme_size == 0) {
+    rows[0] = static_cast<double>(kernels().run_to_times(settings.typed_data(), start.data(), size, field, slopes,
+                                                         times.typed_data(), count, rows + 1));
+    return ffi::Error::Success();
+  }
+  // The vector of the solve at its end comes first.
+  const long state = static_cast<long>(at.typed_data()[at.element_count() - 1]);
+  rows[0] = static_cast<double>(kernels().run_to_posterior(
+      settings.typed_data(), start.data(), size, field, slopes, scheme.typed_data(), scheme_size,
+      tape(value_code, value_numbers), tape(jacobian_code, jacobian_numbers), times.typed_data(), count,
+      rows + 1 + state));
+  std::copy(start.data(), start.data() + state, rows + 1);
+  return ffi::Error::Success();
+}
+
+// (log det C, C⁻¹ z), and C⁻¹ if there is room for it.
+ffi::Error Gaussian(Vector covariance, Vector z, VectorResult out) {
+  const long size = static_cast<long>(z.element_count());
+  std::vector<double> c(covariance.typed_data(), covariance.typed_data() + covariance.element_count());
+  double* found = out->typed_data();
+  const bool wanted = static_cast<long>(out->element_count()) > 1 + size;
+  kernels().gaussian(size, c.data(), z.typed_data(), found, found + 1, wanted ? found + 1 + size : nullptr);
+  return ffi::Error::Success();
+}
+
 }  // namespace
 }  // namespace probode
 
@@ -116,6 +162,14 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(probode_xla_run, probode::Run,
 XLA_FFI_DEFINE_HANDLER_SYMBOL(probode_xla_solve, probode::Solve,
                               ffi::Ffi::Bind().Arg<Vector>().Arg<Vector>().Arg<Code>().Arg<Vector>()
                                   .Arg<Code>().Arg<Vector>().Ret<Vector>().Ret<Vector>());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(probode_xla_times, probode::Times,
+                              ffi::Ffi::Bind().Arg<Vector>().Arg<Vector>().Arg<Code>().Arg<Vector>().Arg<Vector>()
+                                  .Arg<Code>().Arg<Vector>().Arg<Code>().Arg<Vector>().Arg<Vector>().Arg<Vector>()
+                                  .Arg<Code>().Arg<Vector>().Arg<Code>().Arg<Vector>().Ret<Vector>());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(probode_xla_gaussian, probode::Gaussian,
+                              ffi::Ffi::Bind().Arg<Vector>().Arg<Vector>().Ret<Vector>());
 
 extern "C" {
 

@@ -244,7 +244,7 @@ void condition(const Block& b, Scratch& scratch) {
     case 3: return condition_block<3, order>(b, scratch);
     case 4: return condition_block<4, order>(b, scratch);
     default:
-      if (!condition_wide(b, scratch)) condition_block<0, order>(b, scratch);
+      if (b.gain || !condition_wide(b, scratch)) condition_block<0, order>(b, scratch);
   }
 }
 
