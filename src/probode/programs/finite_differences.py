@@ -1,21 +1,27 @@
-"""Jacobians by finite differences, for functions that only Python can evaluate."""
+"""Jacobians by forward differences, of functions that only Python can evaluate."""
 
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from probode.programs.colouring import Colouring, colouring, columns_of, read_pattern
+
 _STEP = float(np.finfo(float).eps) ** 0.5
+_AT_ONCE = 2**22
+"""Numbers of all states that are evaluated in one call."""
+
+Function = Callable[[float, np.ndarray], np.ndarray]
 
 
 def finite_difference_jacobian(
-    function: Callable[[float, np.ndarray], np.ndarray],
-    columns: Callable[[float, np.ndarray], np.ndarray] | None = None,
+    function: Function,
+    columns: Function | None = None,
     sparsity: Any = None,
     lower_band: int | None = None,
     upper_band: int | None = None,
 ) -> Callable[[float, np.ndarray, np.ndarray], np.ndarray]:
-    """Forward differences: ``J(t, y, f)`` as a function.
+    """Forward differences: ``J(t, y, f)`` as a function, to a full matrix.
 
     Components whose columns share no row are moved together: with a sparsity pattern (or bands)
     a Jacobian takes as many evaluations as there are such groups. ``columns``, if given, evaluates
@@ -23,30 +29,46 @@ def finite_difference_jacobian(
     """
     if columns is None and sparsity is None and lower_band is None and upper_band is None:
         return _dense(function)
-    groups: list[np.ndarray] | None = None
-    pattern: np.ndarray | None = None
+    sparse: Callable[[float, np.ndarray, np.ndarray], Any] | None = None
 
     def jacobian(t: float, y: np.ndarray, f: np.ndarray) -> np.ndarray:
-        nonlocal groups, pattern
-        n = y.size
-        if groups is None:
-            pattern = _pattern(sparsity, lower_band, upper_band, n)
-            groups = [np.array([i]) for i in range(n)] if pattern is None else _groups(pattern)
-        size = _sizes(y)
-        states = np.repeat(y[:, None], len(groups), axis=1)
-        for k, group in enumerate(groups):
-            states[group, k] += size[group]
-        if columns is not None:
-            values = columns(t, states)
-        else:
-            values = np.stack([function(t, states[:, k]) for k in range(len(groups))], axis=1)
-        result = np.zeros((f.size, n))
-        for k, group in enumerate(groups):
-            change = values[:, k] - f
-            for i in group:
-                rows = slice(None) if pattern is None else pattern[:, i]
-                result[rows, i] = change[rows] / size[i]
+        nonlocal sparse
+        if sparse is None:
+            pattern = read_pattern(sparsity, lower_band, upper_band, y.size)
+            full = np.ones((f.size, y.size), bool)
+            sparse = sparse_differences(
+                function, colouring(full if pattern is None else pattern), columns
+            )
+        result: np.ndarray = sparse(t, y, f).toarray()
         return result
+
+    return jacobian
+
+
+def sparse_differences(
+    function: Function, coloured: Colouring, columns: Function | None = None
+) -> Callable[[float, np.ndarray, np.ndarray], Any]:
+    """Forward differences of a function whose Jacobian has a known pattern: ``J(t, y, f)``.
+
+    One evaluation for each colour; the results are sparse, in compressed columns, and share the
+    arrays of the pattern.
+    """
+    column = columns_of(coloured.pattern)
+    n = coloured.pattern.shape[0]
+
+    def jacobian(t: float, y: np.ndarray, f: np.ndarray) -> Any:
+        size = _sizes(y)
+        changes = np.empty((coloured.count, n))
+        at_once = 1 if columns is None else max(1, _AT_ONCE // y.size)
+        for first in range(0, coloured.count, at_once):
+            group = np.arange(first, min(first + at_once, coloured.count))
+            states = y + np.where(coloured.colours == group[:, None], size, 0.0)
+            if columns is None:
+                changes[first] = function(t, states[0])
+            else:
+                changes[group] = columns(t, np.ascontiguousarray(states.T)).T
+        changes -= f
+        return coloured.matrix(coloured.data(changes) / size[column])
 
     return jacobian
 
@@ -58,9 +80,7 @@ def _sizes(y: np.ndarray) -> np.ndarray:
     return (y + _STEP * np.maximum(magnitude, floor)) - y
 
 
-def _dense(
-    function: Callable[[float, np.ndarray], np.ndarray],
-) -> Callable[[float, np.ndarray, np.ndarray], np.ndarray]:
+def _dense(function: Function) -> Callable[[float, np.ndarray, np.ndarray], np.ndarray]:
     """Column by column, without the bookkeeping of groups: most problems are small."""
 
     def jacobian(t: float, y: np.ndarray, f: np.ndarray) -> np.ndarray:
@@ -76,35 +96,3 @@ def _dense(
         return result.T
 
     return jacobian
-
-
-def _pattern(
-    sparsity: Any, lower_band: int | None, upper_band: int | None, n: int
-) -> np.ndarray | None:
-    """Where the Jacobian may be nonzero; ``None``: everywhere."""
-    if sparsity is not None:
-        matrix = sparsity.toarray() if hasattr(sparsity, "toarray") else np.asarray(sparsity)
-        if matrix.shape != (n, n):
-            raise ValueError(f"`jac_sparsity` must have the shape {(n, n)}, got {matrix.shape}.")
-        return matrix != 0
-    if lower_band is None and upper_band is None:
-        return None
-    rows, cols = np.indices((n, n))
-    below, above = lower_band or 0, upper_band or 0
-    return (rows - cols <= below) & (cols - rows <= above)
-
-
-def _groups(pattern: np.ndarray) -> list[np.ndarray]:
-    """Greedy grouping of columns that have no row in common."""
-    groups: list[list[int]] = []
-    taken: list[np.ndarray] = []
-    for i in range(pattern.shape[1]):
-        for group, rows in zip(groups, taken, strict=True):
-            if not np.any(rows & pattern[:, i]):
-                group.append(i)
-                rows |= pattern[:, i]
-                break
-        else:
-            groups.append([i])
-            taken.append(pattern[:, i].copy())
-    return [np.array(group) for group in groups]

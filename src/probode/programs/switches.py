@@ -17,7 +17,6 @@ are exact; other functions of ``t`` (``sin(t) > 0.9``) are sampled, and changes 
 """
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,7 +25,6 @@ from probode.base.jax_inside import (
     IN_NUMPY,
     Closed,
     Unreadable,
-    apply,
     called,
     kind,
     operation,
@@ -34,6 +32,7 @@ from probode.base.jax_inside import (
     those,
     walk,
 )
+from probode.programs.constants import Constant, computed_later
 from probode.programs.field import Field
 from probode.programs.program import SWITCHING, keeps_fractions, timing
 
@@ -99,7 +98,7 @@ def switches(field: Field, t0: float, t1: float) -> Switches:
     if not kind.switches or not np.isfinite(t1):
         return Switches(kind.depends, NONE, NONE)
     found = Walk(min(t0, t1), max(t0, t1))
-    arguments = [_Known(value) for value in field.args]
+    arguments = [Constant(value) for value in field.args]
     inputs = [Timed(lambda t: t, linear=True), _STATE, *arguments]
     try:
         with (
@@ -112,19 +111,6 @@ def switches(field: Field, t0: float, t1: float) -> Switches:
     return found.found()
 
 
-class _Known:
-    """A number, or an array, that depends on neither ``t`` nor ``y``; computed when needed."""
-
-    def __init__(self, value: Any = None, later: Callable[[], Any] | None = None) -> None:
-        self._value, self._later = value, later
-
-    @property
-    def value(self) -> np.ndarray:
-        if self._later is not None:
-            self._value, self._later = self._later(), None
-        return np.asarray(self._value)
-
-
 class Timed(NamedTuple):
     """A function of ``t`` alone: from times ``(N,)`` to values ``(N, ...)``; ``None``: unknown."""
 
@@ -133,9 +119,9 @@ class Timed(NamedTuple):
     """Whether it is a straight line between any two neighbouring switches."""
 
 
-def _at(x: "_Known | Timed", t: np.ndarray) -> np.ndarray:
+def _at(x: "Constant | Timed", t: np.ndarray) -> np.ndarray:
     """Values at all times, or one for all of them."""
-    if isinstance(x, _Known):
+    if isinstance(x, Constant):
         return x.value[None]
     assert x.at is not None
     return x.at(t)
@@ -170,7 +156,9 @@ class Walk:
 
     def run(self, jaxpr: Any, constants: Sequence[Any], inputs: list[Any]) -> list[Any]:
         """The results of a program."""
-        return walk(jaxpr, constants, inputs, lambda value, _: _Known(value), self._apply, _entered)
+        return walk(
+            jaxpr, constants, inputs, lambda value, _: Constant(value), self._apply, _entered
+        )
 
     def _apply(self, equation: Any, operands: list[Any]) -> list[Any]:
         count, inner = len(equation.outvars), called(equation)
@@ -178,11 +166,11 @@ class Walk:
             table, x = operands[:2]
             if not isinstance(x, Timed):
                 return self.run(*inner, operands)
-            if isinstance(table, _Known) and x.linear:
+            if isinstance(table, Constant) and x.linear:
                 self.cross(x, lambda low, high: within(table.value, low, high), True)
             return [Timed(None)] * count
-        if all(isinstance(x, _Known) for x in operands):
-            return _computed_later(equation, operands)
+        if all(isinstance(x, Constant) for x in operands):
+            return computed_later(equation, operands)
         if any(x is _STATE for x in operands):
             return [_STATE] * count
         name = operation(equation)
@@ -217,7 +205,7 @@ class Walk:
         linear = all(x.linear for x in moving) and (
             name in _LINEAR
             or (name == "mul" and len(moving) == 1)
-            or (name == "div" and isinstance(operands[1], _Known))
+            or (name == "div" and isinstance(operands[1], Constant))
         )
         return Timed(_remembering(at), linear)
 
@@ -237,7 +225,7 @@ class Walk:
         elif name in _LEVELS:
             unit, shift = 1.0, 0.5 if name == "round" else 0.0
             if name == "rem":
-                if not isinstance(operands[1], _Known) or operands[1].value.size != 1:
+                if not isinstance(operands[1], Constant) or operands[1].value.size != 1:
                     return
                 unit = abs(float(operands[1].value.reshape(())))
             self.cross(operands[0], lambda low, high: multiples(unit, shift, low, high))
@@ -311,20 +299,6 @@ class Walk:
         self.times.extend(high.tolist())
         # What is over within a cell or two may also have come and gone within one.
         self.unresolved |= bool(np.any(np.diff(changed) < _SAMPLED_WELL))
-
-
-def _computed_later(equation: Any, operands: list[_Known]) -> list[_Known]:
-    """The results of an equation on numbers, if they are asked for."""
-
-    @lru_cache(maxsize=1)
-    def results() -> list[Any]:
-        values = [x.value for x in operands]
-        rule = IN_NUMPY.get(operation(equation))
-        if rule is None or len(equation.outvars) > 1:
-            return apply(equation, values)
-        return [rule(equation.params, *values)]  # JAX would compile each kind of operation
-
-    return [_Known(later=partial(lambda i: results()[i], i)) for i in range(len(equation.outvars))]
 
 
 def _remembering(function: Callable[[np.ndarray], np.ndarray]) -> Callable[..., np.ndarray]:

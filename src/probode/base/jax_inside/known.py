@@ -9,7 +9,7 @@ traits      ``linear`` in all operands that are not whole numbers (as is all tha
             ``bilinear``; ``compares``, ``levels`` (to whole numbers, or multiples), ``bends``:
             where a function of time switches; ``logical``; ``singular``: finite where derivatives
             are not; ``exact``: NumPy and XLA agree in every digit; ``rules``: comes with
-            derivative rules; ``optional``: not in all versions
+            derivative rules; ``flat``: its derivatives are zero; ``optional``: not in all versions
 NumPy       the function there (``=``: of the same name), ``rule`` (in ``in_numpy``), or none
 parameters  those that rules here know of, ``*`` for any; of calls, the one that holds the program
 ==========  ========================================================================================
@@ -54,12 +54,12 @@ nextafter            entrywise   -                    -
 one_minus_square     entrywise   optional             rule
 polynomial           entrywise   optional             rule
 abs                  entrywise   bends,exact          =
-sign                 entrywise   bends                =
+sign                 entrywise   bends,flat           =
 max                  entrywise   bends                maximum
 min                  entrywise   bends                minimum
 clamp                entrywise   bends                rule
-floor,ceil           entrywise   levels,exact         =
-round                entrywise   levels               rule   rounding_method
+floor,ceil           entrywise   levels,exact,flat    =
+round                entrywise   levels,flat          rule   rounding_method
 rem                  entrywise   levels               fmod
 convert_element_type entrywise   linear,levels,exact  rule   new_dtype
 reduce_precision     entrywise   linear               -      exponent_bits mantissa_bits
@@ -75,7 +75,7 @@ xor                  entrywise   logical,exact        bitwise_xor
 not                  entrywise   logical,exact        invert
 is_finite            entrywise   -                    isfinite
 select_n             entrywise   linear,exact         rule
-stop_gradient        entrywise   -                    copy
+stop_gradient        entrywise   flat                 copy
 optimization_barrier entrywise   -                    -      *
 copy                 moving      exact                =
 copy_p               moving      exact,optional       copy
@@ -140,6 +140,8 @@ lt_to,le_to          other       compares             -
 platform_index       other       optional             -      platforms
 reduce_window_sum    other       linear               -      *
 scatter-add          other       linear               -      *
+scatter-sub          other       linear,optional      -      *
+scatter-max,scatter-min,scatter-mul other -            -      *
 sort                 other       -                    -      dimension is_stable num_keys
 """
 """Names that share a row have everything in common; a row may go on in the next line."""
