@@ -21,10 +21,10 @@ from probode.programs.sparse_jacobian import jacobian_product
 _STEP = 1e-6
 """Part of its size by which a component is moved."""
 _SMALLEST = 1e-3
-"""The size of a component is at least this part of the largest one."""
+"""The size of a component that is next to zero, as a part of the largest one."""
 _SMALL = 64
 """Components up to which each of them is moved by itself: nothing is left to chance."""
-_DIRECTIONS, _SUSPECTS = 3, 4
+_DIRECTIONS, _SUSPECTS = 4, 4
 """Random directions, and rows of each that are looked at closely."""
 _LARGER = 16.0
 """Moved so much further, a component has a larger effect; rounding has the same."""
@@ -48,11 +48,12 @@ def check_function(
         return np.asarray(function(t, y + v), float) - here
 
     rows = csr_array(matrix)
-    size = _sizes(y)
-    rounding = 64 * _EPS * (np.abs(here) + abs(rows) @ np.maximum(np.abs(y), size))
+    own, large = _sizes(y)
+    rounding = 64 * _EPS * (np.abs(here) + abs(rows) @ large)
     with np.errstate(all="ignore"):
         try:
-            _check(change, rows, _STEP * size, rounding, 1e-5, given, linear=False)
+            search = _Search(change, rows, rounding, given, linear=False)
+            search.everywhere(_STEP * own, _STEP * large, 1e-5)
         except ArithmeticError:
             return
 
@@ -66,59 +67,60 @@ def check_field(
         return jacobian_product(field, t, y, v)
 
     rows = csr_array(matrix)
-    size = _sizes(y)
-    rounding = 1e-12 * (abs(rows) @ size)
-    _check(change, rows, size, rounding, 1e-10, given, linear=True)
+    own, large = _sizes(y)
+    search = _Search(change, rows, 1e-12 * (abs(rows) @ own), given, linear=True)
+    search.everywhere(own, large, 1e-10)
 
 
-def _sizes(y: np.ndarray) -> np.ndarray:
+def _sizes(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The sizes of all components: their own, and with a smallest one for all.
+
+    By the former, functions are as good as linear; one that is next to zero may be much larger
+    later on, and hardly matters while it is not moved by more.
+    """
     magnitude = np.abs(y)
-    largest = float(magnitude.max(initial=0.0)) or 1.0
-    return np.maximum(magnitude, _SMALLEST * largest)
-
-
-def _check(
-    change: Change,
-    rows: Any,
-    size: np.ndarray,
-    rounding: np.ndarray,
-    tolerance: float,
-    given: str,
-    *,
-    linear: bool,
-) -> None:
-    """Move components by ``size`` or so; changes up to ``rounding`` of a row are none."""
-    search = _Search(change, rows, size, rounding, linear)
-    m = rows.shape[1]
-    random = np.random.default_rng(0)
-    if m <= _SMALL:
-        for j in range(m):
-            search.column(j, given)
-        return
-    for _ in range(_DIRECTIONS):
-        v = size * random.uniform(0.5, 1.5, m) * random.choice([-1.0, 1.0], m)
-        found, expected = change(v), rows @ v
-        if not np.isfinite(found).all():
-            return
-        scale = abs(rows) @ np.abs(v) + np.abs(found)
-        floor = rounding + 16 * _EPS * np.abs(found).max(initial=0.0)
-        off = np.abs(found - expected)
-        suspicion = np.where(off > tolerance * scale + floor, off / np.maximum(scale, 1e-300), 0.0)
-        for i in np.argsort(-suspicion)[:_SUSPECTS]:
-            if suspicion[i] > 0.0:
-                search.row(int(i), v, given)
+    smallest = _SMALLEST * (float(magnitude.max(initial=0.0)) or 1.0)
+    return np.where(magnitude == 0.0, smallest, magnitude), np.maximum(magnitude, smallest)
 
 
 class _Search:
-    """For an entry outside of a pattern."""
+    """For an entry outside of a pattern; changes up to ``rounding`` of a row are none."""
 
     def __init__(
-        self, change: Change, rows: Any, size: np.ndarray, rounding: np.ndarray, linear: bool
+        self, change: Change, rows: Any, rounding: np.ndarray, given: str, *, linear: bool
     ) -> None:
-        self._change, self._rows, self._size = change, rows, size
-        self._rounding, self._linear = rounding, linear
+        self._change, self._rows, self._rounding = change, rows, rounding
+        self._given, self._linear = given, linear
 
-    def row(self, i: int, v: np.ndarray, given: str) -> None:
+    def everywhere(self, own: np.ndarray, large: np.ndarray, tolerance: float) -> None:
+        """Move components by their own sizes, and by larger ones.
+
+        Up to the part ``tolerance`` of it, a product with the matrix is a change of ``f``.
+        """
+        m = self._rows.shape[1]
+        if m <= _SMALL:
+            for j in range(m):
+                self._column(j, large)
+            return
+        random = np.random.default_rng(0)
+        for k in range(_DIRECTIONS):
+            size = large if k % 2 else own
+            v = size * random.uniform(0.5, 1.5, m) * random.choice([-1.0, 1.0], m)
+            for i in self._suspects(v, tolerance):
+                self._row(i, v)
+
+    def _suspects(self, v: np.ndarray, tolerance: float) -> list[int]:
+        """Rows in which a product with the matrix is least like the change of ``f``."""
+        rows = self._rows
+        found, expected = self._change(v), rows @ v
+        scale = abs(rows) @ np.abs(v) + np.abs(found)
+        floor = self._rounding + 16 * _EPS * np.nanmax(np.abs(found), initial=0.0)
+        off = np.abs(found - expected)
+        doubtful = np.flatnonzero(off > tolerance * scale + floor)
+        order = np.argsort(-off[doubtful] / scale[doubtful])
+        return [int(i) for i in doubtful[order[:_SUSPECTS]]]
+
+    def _row(self, i: int, v: np.ndarray) -> None:
         """Move all that row ``i`` does not depend on by its pattern."""
         rows = self._rows
         outside = np.ones(rows.shape[1], bool)
@@ -128,38 +130,37 @@ class _Search:
             return
         while len(columns) > 1:
             half = len(columns) // 2
-            columns = max(columns[:half], columns[half:], key=lambda part: self._effect(i, part, v))
-        self._judge(i, int(columns[0]), given)
+            parts = columns[:half], columns[half:]
+            columns = max(parts, key=lambda part: self._effect(i, part, v))
+        self._judge(i, int(columns[0]), v)
 
-    def column(self, j: int, given: str) -> None:
+    def _column(self, j: int, size: np.ndarray) -> None:
         """Move component ``j`` alone, and look at all rows that should not change."""
-        v = np.zeros_like(self._size)
-        v[j] = self._size[j]
+        v = np.zeros_like(size)
+        v[j] = size[j]
         found = np.abs(self._change(v))
-        floor = self._rounding + 16 * _EPS * found.max(initial=0.0)
+        floor = self._rounding + 16 * _EPS * np.nanmax(found, initial=0.0)
         found[_rows_with(self._rows, j)] = 0.0
         for i in np.flatnonzero(found > floor):
-            self._judge(int(i), j, given)
+            self._judge(int(i), j, v)
 
     def _effect(self, i: int, columns: np.ndarray, v: np.ndarray) -> float:
         moved = np.zeros_like(v)
         moved[columns] = v[columns]
         return float(np.nan_to_num(abs(self._change(moved)[i])))
 
-    def _judge(self, i: int, j: int, given: str) -> None:
+    def _judge(self, i: int, j: int, v: np.ndarray) -> None:
         """Raise if it is a true effect."""
-        v = self._size
         here = np.array([j])
         effect = self._effect(i, here, v)
         if not effect > self._rounding[i]:
             return
         if not self._linear and not self._effect(i, here, _LARGER * v) > _LARGER / 4 * effect:
             return
-        slope = effect / v[j]
         raise ValueError(
-            f"∂f/∂y has an entry at ({i}, {j}), of size {slope:.3g}, which is outside of {given}: "
-            f"f[{i}] changes with y[{j}]. Products with several columns at once take it for "
-            f"another entry. Add it to {given}, or leave that out."
+            f"∂f/∂y has an entry at ({i}, {j}), of size {effect / abs(v[j]):.3g}, which is outside "
+            f"of {self._given}: f[{i}] changes with y[{j}]. It would be taken for another entry, "
+            f"or lost. Add it to {self._given}, or leave that out."
         )
 
 

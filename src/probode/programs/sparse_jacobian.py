@@ -11,6 +11,7 @@ Results are in float64. They share the arrays of their pattern: only ``data`` is
 """
 
 from collections.abc import Callable
+from copy import copy
 from typing import Any
 
 import jax
@@ -60,8 +61,10 @@ class TracedJacobian:
         return self.coloured.pattern
 
     def of(self, field: Field) -> "TracedJacobian":
-        """That of a field with the same pattern: other numbers, where none of them is a place."""
-        return TracedJacobian(field, self.coloured)
+        """That of a field with the same pattern: one with other parameters."""
+        other = copy(self)
+        other._field = field
+        return other
 
     def __call__(self, t: Any, y: Any) -> Any:
         """The matrix at ``(t, y)``."""

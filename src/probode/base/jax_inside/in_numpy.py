@@ -173,6 +173,7 @@ RULES: dict[str, Callable[..., Any]] = {
     "split": _split,
     "squeeze": lambda params, x: x.squeeze(params["dimensions"]),
     "stack": lambda params, *xs: np.stack(xs, params["axis"]),
+    "tile": lambda params, x: np.tile(x, params["reps"]),
     "transpose": lambda params, x: x.transpose(params["permutation"]),
     "unstack": _unstack,
 }

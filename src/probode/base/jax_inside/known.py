@@ -9,7 +9,8 @@ traits      ``linear`` in all operands that are not whole numbers (as is all tha
             ``bilinear``; ``compares``, ``levels`` (to whole numbers, or multiples), ``bends``:
             where a function of time switches; ``logical``; ``singular``: finite where derivatives
             are not; ``exact``: NumPy and XLA agree in every digit; ``rules``: comes with
-            derivative rules; ``flat``: its derivatives are zero; ``optional``: not in all versions
+            derivative rules; ``flat``: its derivatives are zero; ``each``: entry by entry too, if
+            left to XLA; ``optional``: not in all versions
 NumPy       the function there (``=``: of the same name), ``rule`` (in ``in_numpy``), or none
 parameters  those that rules here know of, ``*`` for any; of calls, the one that holds the program
 ==========  ========================================================================================
@@ -94,6 +95,7 @@ scatter              moving      -                    -      dimension_numbers i
 slice                moving      exact                rule   limit_indices start_indices strides
 split                moving      exact                rule   axis sizes
 stack,unstack        moving      exact,optional       rule   axis
+tile                 moving      exact,optional       rule   reps
 transpose            moving      exact                rule   permutation
 reduce_sum           reduction   linear               rule   axes
 reduce_max           reduction   -                    rule   axes
@@ -103,6 +105,7 @@ reduce_and,reduce_or reduction   logical              rule   axes
 cumsum               cumulative  linear               rule   axis reverse
 cumprod              cumulative  -                    rule   axis reverse
 cummax,cummin        cumulative  -                    rule   axis reverse
+cumlogsumexp         cumulative  -                    -      axis reverse
 jit,pjit             call        -                    -      jaxpr
 checkpoint           call        -                    -      jaxpr
 remat,remat2         call        -                    -      jaxpr
@@ -130,18 +133,21 @@ dot_general          other       bilinear             rule   dimension_numbers
     preferred_element_type
 conv_general_dilated other       bilinear             -      *
 argmax,argmin        other       -                    rule   axes index_dtype
-complex              other       linear               -      *
-conj                 other       linear               =      input_dtype
-real,imag            other       linear               =
+bessel_i0e,bessel_i1e,igamma,igammac,polygamma,zeta other each - *
+regularized_incomplete_beta,device_put,name other each - *
+complex              other       linear,each          -      *
+conj                 other       linear,each          =      input_dtype
+real,imag            other       linear,each          =
 cond                 other       -                    -      branches branches_platforms
 custom_linear_solve  other       -                    -      const_lengths jaxprs
 iota                 other       exact                rule   dimension dtype shape
 lt_to,le_to          other       compares             -
 platform_index       other       optional             -      platforms
 reduce_window_sum    other       linear               -      *
+reduce_window_max,reduce_window_min other - - *
 scatter-add          other       linear               -      *
 scatter-sub          other       linear,optional      -      *
-scatter-max,scatter-min,scatter-mul other -            -      *
+scatter-max,scatter-min,scatter-mul other - - *
 sort                 other       -                    -      dimension is_stable num_keys
 """
 """Names that share a row have everything in common; a row may go on in the next line."""

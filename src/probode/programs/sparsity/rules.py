@@ -304,7 +304,7 @@ def _window(equation: Any, operands: list[Any]) -> list[Any]:
 
 
 _RULES: dict[str, Callable[[Any, list[Any]], list[Any]]] = {
-    **dict.fromkeys(those("entrywise") | {"complex", "conj", "imag", "real"}, _entrywise),
+    **dict.fromkeys(those("entrywise", "each"), _entrywise),
     **dict.fromkeys(those("moving") & IN_NUMPY.keys(), _moving),
     **dict.fromkeys(those("reduction"), _reduction),
     **dict.fromkeys(those("cumulative"), _cumulative),
@@ -317,5 +317,5 @@ _RULES: dict[str, Callable[[Any, list[Any]], list[Any]]] = {
     "fft": _fft,
     "dot_general": _dot,
     "conv_general_dilated": _convolution,
-    "reduce_window_sum": _window,
+    **dict.fromkeys(("reduce_window_sum", "reduce_window_max", "reduce_window_min"), _window),
 }
