@@ -7,9 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
+from jax.experimental.sparse import BCOO, BCSR
 
 import probode
 from probode.base.jax_inside import Opaque
@@ -241,6 +243,25 @@ def test_of_functions_written_with_numpy():
     expected = nonzeros(traceable.function)
     np.testing.assert_array_equal(found(traceable.function), expected)
     assert expected.sum() < 5 * N
+
+
+@pytest.mark.parametrize("kind", [BCOO, BCSR])
+def test_of_products_with_sparse_matrices_of_jax(kind):
+    small = kind.fromdense(jnp.asarray(SPARSE[:3, 4:7]))
+    matrix = kind.fromdense(jnp.asarray(SPARSE))
+
+    def function(t, y):
+        return matrix @ y + (small @ plane(y)).reshape(-1)
+
+    lines = np.kron(SPARSE[:3, 4:7], np.eye(4)) != 0.0
+    np.testing.assert_array_equal(found(function), (SPARSE != 0.0) | lines)
+
+
+def test_of_products_with_sparse_matrices_of_scipy():
+    matrix = scipy.sparse.csr_array(SPARSE)
+    traceable = make_traceable(lambda t, y: matrix @ y - y**3, (0.0, 1.0), np.ones(N))
+    expected = (SPARSE != 0.0) | np.eye(N, dtype=bool)
+    np.testing.assert_array_equal(found(traceable.function), expected)
 
 
 def test_parameters_are_known_and_not_differentiated():

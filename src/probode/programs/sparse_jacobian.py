@@ -34,7 +34,7 @@ from probode.programs.field import Field
 from probode.programs.finite_differences import Function, sparse_differences
 from probode.programs.sparsity import sparsity
 
-_AT_ONCE = 2**18
+_AT_ONCE = 2**16
 """Numbers of all directions that are pushed through a program at once: more do not fit the cache,
 and of a million unknowns every direction takes megabytes in every intermediate result."""
 
@@ -92,10 +92,11 @@ def _entries(field: Field, colours: Any, places: Any, t: Any, y: Any, count: int
     def product(colour: Any) -> Any:
         return push((colours == colour).astype(y.dtype))
 
-    at_once = min(count, _AT_ONCE // y.size)
+    blocks = -(-count // max(1, _AT_ONCE // y.size))
+    at_once = -(-count // max(1, blocks))
     every = jnp.arange(count, dtype=colours.dtype)
     products = jax.lax.map(product, every, batch_size=at_once if at_once > 1 else None)
-    data = products.reshape(-1)[places]
+    data = jnp.take(products.reshape(-1), places, mode="clip")
     return jnp.where(jnp.isfinite(data), data, 0.0) if field.guarded else data
 
 

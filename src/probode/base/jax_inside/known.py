@@ -132,6 +132,8 @@ tridiagonal_solve    library     -                    -      *
 dot_general          other       bilinear             rule   dimension_numbers
     preferred_element_type
 conv_general_dilated other       bilinear             -      *
+bcoo_dot_general,bcsr_dot_general other optional - dimension_numbers lhs_spinfo
+    preferred_element_type
 argmax,argmin        other       -                    rule   axes index_dtype
 bessel_i0e,bessel_i1e,igamma,igammac,polygamma,zeta other each - *
 regularized_incomplete_beta,device_put,name other each - *

@@ -260,6 +260,26 @@ def _by_matrix(
     return paired(shape, entry.reshape(-1), rows[b, :, k].reshape(-1), x.of)
 
 
+def _sparse_dot(equation: Any, operands: list[Any]) -> list[Any]:
+    """A sparse matrix of JAX's, with known places of its entries, times an array."""
+    (shape,), (data, *places, x) = _shapes(equation.outvars), operands
+    ((own,), (axis,)), batch = equation.params["dimension_numbers"]
+    plain = batch == ((), ()) and len(_shapes(equation.invars)[0]) == 1
+    if not plain or dependent((data, *places)) or not all(isinstance(p, Constant) for p in places):
+        return _everything(equation, operands)
+    if operation(equation) == "bcsr_dot_general":
+        columns, ends = (place.value for place in places)
+        pair = [np.repeat(np.arange(len(ends) - 1), np.diff(ends)), columns[: ends[-1]]]
+    else:
+        pair = list(places[0].value.T)
+    k, i = pair[own], pair[1 - own]
+    rows = np.moveaxis(x.rows, axis, 0).reshape(x.shape[axis], -1)
+    entries = np.arange(prod(shape)).reshape(-1, rows.shape[1])
+    inside = (k < len(rows)) & (i < len(entries))  # others are padding
+    i, k = i[inside], k[inside]
+    return [paired(shape, entries[i].reshape(-1), rows[k].reshape(-1), x.of)]
+
+
 def _convolution(equation: Any, operands: list[Any]) -> list[Any]:
     """One entry of the kernel at a time: convolved with it, row numbers are but moved."""
     (shape,), params = _shapes(equation.outvars), equation.params
@@ -316,6 +336,7 @@ _RULES: dict[str, Callable[[Any, list[Any]], list[Any]]] = {
     "sort": _sort,
     "fft": _fft,
     "dot_general": _dot,
+    **dict.fromkeys(("bcoo_dot_general", "bcsr_dot_general"), _sparse_dot),
     "conv_general_dilated": _convolution,
     **dict.fromkeys(("reduce_window_sum", "reduce_window_max", "reduce_window_min"), _window),
 }
