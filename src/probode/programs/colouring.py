@@ -19,10 +19,13 @@ _ENOUGH = 1.25
 _TRIED_AGAIN = 200_000
 """Columns up to which a second order is tried; of more it takes longer than the products saved."""
 _SMALL = 100
+"""Columns up to which colours are looked for however full the rows are."""
 _SAMPLE = 500
 """Rows on which colours are tried before all others."""
 _MOST_LENGTHS = 6
-_MOST_FACTORS = 5_000
+_MOST_DISTANCES = 500
+"""Distances between columns of a row above which there is no grid."""
+_MOST_STEPS = 2_000_000
 _MOST_TRIED = 2
 """Candidates of a kind that are tried on all rows."""
 _FULLEST_OF_GRIDS = 30
@@ -169,9 +172,11 @@ def of_grid(rows: Any, least: int) -> np.ndarray | None:
     example = np.full(m, -1, np.int32)  # a row that has two columns at this distance
     for first, second, where in _pairs(rows.indices, row, least):
         example[second - first] = where
+    met = example[example >= 0]
+    if len(met) > _MOST_DISTANCES:
+        return None
     lengths = [int(p) for p in np.flatnonzero(example >= 0) if p > 1 and m % p == 0]
     lengths = [p for p in lengths if p % 2 or p // 2 not in lengths][:_MOST_LENGTHS]
-    met = example[example >= 0]
     chosen = np.linspace(0, rows.shape[0] - 1, _SAMPLE).astype(np.int32)
     sample = rows[np.unique(np.concatenate([chosen, met[:_SAMPLE]]))]
     sampled = np.repeat(np.arange(sample.shape[0]), np.diff(sample.indptr))
@@ -184,7 +189,7 @@ def of_grid(rows: Any, least: int) -> np.ndarray | None:
     for modulus in range(max(least, 1), 2 * least + 1):
         for chain, distances in apart.items():
             count = modulus ** len(chain)
-            if count > _MOST_FACTORS:
+            if count * distances.shape[1] > _MOST_STEPS:
                 continue
             tuples = list(product(range(modulus), repeat=len(chain)))
             factors = np.array(tuples, int).reshape(count, len(chain))

@@ -80,10 +80,13 @@ def _entrywise(equation: Any, operands: list[Any]) -> list[Any]:
 
 
 def _product(equation: Any, operands: list[Any]) -> list[Any]:
-    """Entry by entry; nothing is left where a known factor is zero."""
+    """Entry by entry; nothing is left where a known array is zero.
+
+    A number that is zero may be a parameter, of which there will be others: it does not count.
+    """
     (result,) = _entrywise(equation, operands)
     for x in operands:
-        if isinstance(x, Constant) and not np.all(x.value):
+        if isinstance(x, Constant) and x.value.ndim > 0 and not np.all(x.value):
             result = result.moved(np.where(x.value == 0, np.int32(-1), result.rows))
     return [result]
 

@@ -3,7 +3,8 @@
 The pattern holds for all ``t`` and ``y``: it has every entry that can be nonzero, and where a
 program combines numbers entry by entry (stencils, reactions) no others. What has no derivative by
 ``y`` (comparisons, whole numbers, ``floor``) does not count. Numbers that a program holds, and its
-parameters, are known: they decide which entries are taken, and which of a matrix are zero.
+parameters, are known: places among them decide which entries are taken, and zeros of an array (a
+matrix, a mask) leave entries out. With another such array the pattern is to be found anew.
 """
 
 from collections.abc import Sequence
