@@ -7,7 +7,7 @@ from probode.base.compile import use_compilation_cache
 from probode.base.moved import install
 from probode.base.status import Status
 from probode.filter.control import PControl, PIControl
-from probode.filter.solvers import EK0, EK1, DiagonalEK1
+from probode.filter.solvers import EK0, EK1, DiagonalEK1, SparseEK1
 from probode.filter.start import DiffuseStart, RungeKuttaStart, TaylorStart
 from probode.model.diffusion import Diffusion, DynamicDiffusion, FixedDiffusion
 from probode.model.distributions import HalfCauchy, HalfNormal, LogNormal, Normal, Uniform
@@ -64,6 +64,7 @@ __all__ = [
     "RungeKuttaStart",
     "SecondOrder",
     "Shared",
+    "SparseEK1",
     "Stats",
     "Status",
     "Sweep",

@@ -32,13 +32,14 @@ from probode.filter.given import (
 )
 from probode.filter.restart import NO_RESTARTS, Restarts
 from probode.filter.smooth import Marginals
-from probode.filter.solvers import EK1, Solver, with_start
+from probode.filter.solvers import EK1, Solver, SparseEK1, with_start
 from probode.filter.step import Method
 from probode.global_error.beside import Beside
 from probode.global_error.schemes import MODES, scheme_for
 from probode.model.equation import FirstOrder, as_equation, check_equation
 from probode.model.implicit import Implicit
 from probode.model.invariant import check_start, read_bounds
+from probode.posterior import large
 from probode.posterior.finish import calibrated, run_and_finish
 from probode.posterior.held import constraint_for, type_of
 from probode.posterior.paths import NodePath, Path, SavedPath
@@ -86,7 +87,8 @@ def solve(
     args
         Parameters passed on to ``vector_field``: numbers, arrays, pytrees of them.
     solver
-        ``EK0(order, diffusion)``, ``EK1(...)`` or ``DiagonalEK1(...)``.
+        ``EK0(order, diffusion)``, ``EK1(...)``, ``DiagonalEK1(...)``, or for large stiff problems
+        ``SparseEK1(order)`` (outside of ``jit``, ``vmap`` and ``grad``).
     control
         ``PIControl(rtol, atol)`` or ``PControl(rtol, atol)``: adaptive step sizes.
     grid
@@ -94,7 +96,8 @@ def solve(
     step
         A constant step size instead of adaptive ones.
     smooth
-        Condition on the whole solve (smoother) or on the past only (filter).
+        Condition on the whole solve (smoother) or on the past only (filter; always ``SparseEK1``,
+        which has no smoother).
     save_at
         Times at which to keep the solution, in the order of integration. Memory is then
         proportional to their number, not to the number of steps; ``save_at=t1`` keeps the final
@@ -104,8 +107,9 @@ def solve(
         differentiable in reverse mode (which needs JAX's 64-bit mode: the backward pass runs after
         ``solve`` has returned, outside its scope of double precision).
     jac
-        ``(t, y, *args) -> (d, d)`` (for ``DiagonalEK1`` also the diagonal ``(d,)``), or a constant
-        matrix; by default automatic differentiation.
+        ``(t, y, *args) -> (d, d)`` (for ``DiagonalEK1`` also the diagonal ``(d,)``, for
+        ``SparseEK1`` a sparse matrix of SciPy's), or a constant matrix; by default automatic
+        differentiation.
     calibration
         ``"model"``: standard deviations of the model. ``"defect"`` (default of ``solve_ivp``) or
         ``"defect-fast"``: of the size of the global error, see :meth:`Posterior.calibrate` (which
@@ -142,13 +146,17 @@ def solve(
     True
     """
     if not isinstance(solver, Solver):
-        raise TypeError(f"solver must be EK0(...), EK1(...) or DiagonalEK1(...), got {solver!r}.")
+        raise TypeError(f"solver must be EK0(...), EK1(...) or SparseEK1(...), got {solver!r}.")
     check_choice("calibration", calibration, ("model", *MODES))
     limits = Limits.read(time_limit, max_memory)
     max_steps = check_limits(max_steps, callback)
+    smooth = smooth and solver.smooths
     with double_precision(), one_blas_thread():
         t0, t1 = span(t_span)
         equation, given_type = as_equation(vector_field), type_of(y0)
+        asked = None
+        if isinstance(solver, SparseEK1):
+            (equation, asked), jac = large.read(equation, jac, args), None
         equation = equation.suited(solver.jacobian, solver.initialization.name)
         y0, shape = initial_values(y0, equation)
         if equation.order > 1 and isinstance(args, tuple | list):
@@ -194,6 +202,8 @@ def solve(
                 start = partial(value_at, field, flat)
                 restarts = Restarts.around(found, float(t0), float(t1), start)
         given = Fallback(inputs, restarts)
+        if asked is not None:
+            large.equip(given, solver, calibration, asked, times, traced)
         state: Any = None
         if isinstance(equation, Implicit) and not traced:
             note, state, slope = equation.check_start(field, t0, flat)
@@ -204,7 +214,7 @@ def solve(
         if held is not None and not traced:
             check_start(held, t0, state, slope, given_type)
         beside = None
-        if calibration != "model" and times is not None:
+        if calibration != "model" and times is not None and asked is None:
             beside = Beside(scheme_for(method, False, calibration))
         wanted = "times" if times is not None else "grid" if traced else "steps"
         if at_end and beside is None and not (traced and max_steps is not None):
@@ -221,6 +231,8 @@ def solve(
             if not traced:  # the vector field would be carried out of a trace, with its constants
                 problem = Problem(known.field, tuple(given.notes), found)
                 made = dataclasses.replace(made, problem=problem)
+            if asked is not None:
+                return large.calibrated(made, given, calibration)
             return calibrated(made, known.field, calibration, limits)
 
         if traced:
@@ -231,8 +243,11 @@ def solve(
         monitor = Monitor(limits, max_steps, callback, shape)
         if times is not None:
             _check_saved_memory(method, len(times), smooth, limits)
-            saved = _solve_saving(engine, given, times, wanted, smooth, monitor, beside)
-            path, final, status = saved
+            if asked is not None:
+                path, final, status = large.saved_path(given, times, monitor)
+            else:
+                saved = _solve_saving(engine, given, times, wanted, smooth, monitor, beside)
+                path, final, status = saved
             return finish(path.held_to(method, held), final, status, limits)
         monitor = monitor.bounded(method, smooth, calibration != "model")
         run = partial(engine.run, given)
@@ -351,13 +366,17 @@ def _solve_traced(
 
 
 def _stats(method: Method, final: loop.Solve, extra: int, evaluated: str) -> Stats:
-    attempted, accepted = final.counts
+    attempted, accepted, f, jacobians = final.counts
+    if f is None:
+        f = method.f_evaluations(attempted, accepted) + extra
+        jacobians = method.jacobian_evaluations(attempted, accepted)
+    assert jacobians is not None
     return Stats(
         steps=attempted,
         accepted=accepted,
         rejected=attempted - accepted,
-        f_evaluations=method.f_evaluations(attempted, accepted) + extra,
-        jacobian_evaluations=method.jacobian_evaluations(attempted, accepted),
+        f_evaluations=f,
+        jacobian_evaluations=jacobians,
         path=evaluated,
     )
 

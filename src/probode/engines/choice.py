@@ -7,10 +7,11 @@ to suit an engine.
 from probode.engines.in_jax import JAX
 from probode.engines.native.engine import NATIVE
 from probode.engines.protocol import Engine
+from probode.engines.two_pole.engine import TWO_POLE
 from probode.filter.control import Control
 from probode.filter.step import Method
 
-ENGINES: tuple[Engine, ...] = (NATIVE, JAX)
+ENGINES: tuple[Engine, ...] = (TWO_POLE, NATIVE, JAX)
 """The fastest first, the one that runs everything last."""
 
 

@@ -91,7 +91,7 @@ class Fallback(Given):
         """Whether a solve that has stopped should go on, with what the inputs are now."""
         method, _, field, *_ = self.inputs
         stopped = int(solve.status) == Status.NOT_FINITE
-        if not stopped or field.guarded or method.jacobian == "none":
+        if not stopped or field.guarded or method.jacobian in ("none", "sparse"):
             return False
         t, y = float(solve.state.t), np.asarray(solve.state.mean)
         h = float(solve.control.h)

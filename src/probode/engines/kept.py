@@ -22,6 +22,8 @@ _WORKING_MATRICES = 24
 """Square matrices as large as a dense factor that a step, smoothing it, and a chunk make use of."""
 _CALIBRATION_NUMBERS = 32
 """Numbers per component and step that a calibration makes on its way."""
+_CARRIED_NUMBERS = 12
+"""The same where the error is carried along with the steps: scales are all that is left to make."""
 
 
 def capacity(method: Method) -> int:
@@ -51,7 +53,8 @@ def needed_bytes(method: Method, steps: int, smoothing: bool, calibrating: bool)
     d, dense = method.structure.d, isinstance(method.structure, Dense)
     row = row_bytes(method) * (1 + smoothing)
     if calibrating:
-        row += 8 * (_CALIBRATION_NUMBERS * d + (3 * d * d if dense else 0))
+        numbers = _CARRIED_NUMBERS if method.jacobian == "sparse" else _CALIBRATION_NUMBERS
+        row += 8 * (numbers * d + (3 * d * d if dense else 0))
     return working_bytes(method) + steps * row
 
 

@@ -74,6 +74,8 @@ class Given:
 
     def __init__(self, inputs: Inputs, restarts: Restarts = NO_RESTARTS) -> None:
         self.inputs, self.restarts = inputs, restarts
+        self.large: Any = None
+        """What an engine for large systems needs besides, see :mod:`probode.engines.two_pole`."""
 
     def steps_by(self, engine: "Engine", rows: int, limits: Limits) -> Steps:
         """Its steps, at most ``rows`` in a chunk; with none, no step is kept."""

@@ -188,6 +188,11 @@ def read_settings(
     """What all members have in common, checked."""
     if not isinstance(solver, Solver):
         raise TypeError(f"solver must be EK0(...), EK1(...) or DiagonalEK1(...), got {solver!r}.")
+    if not solver.smooths:
+        raise ValueError(
+            f"{solver.name} is for one large problem at a time: call solve for each member, or use "
+            "EK0 or EK1, which solve many small ones together."
+        )
     if not isinstance(control, PControl):
         raise TypeError(
             f"control must be PIControl(rtol, atol) or PControl(rtol, atol), got {control!r}."

@@ -33,6 +33,9 @@ class Counts(NamedTuple):
 
     attempted: Array
     accepted: Array
+    f: Array | None = None
+    """Evaluations of ``f``, where a step takes as many as it needs; else they follow from these."""
+    jacobians: Array | None = None
 
 
 @record

@@ -147,7 +147,7 @@ def across(method: Method, solve: Solve, begun: Solve, jacobian: Any) -> tuple[R
     jump = np.max(np.abs((mean - predicted) / coords[:, None])[k:], axis=0)
     scale: Any = _noise(method, _BEYOND_THE_JUMP * jump, std / abs(coords[0]))
 
-    counts: Any = [np.asarray(count + 1) for count in solve.counts]
+    counts: Any = [np.asarray(count + 1) for count in solve.counts[:2]]
     following = replace(
         begun,
         state=State(right.t, h, mean, factor, right.drift),

@@ -5,6 +5,7 @@
 ``"runge-kutta"``   polynomials fitted to a few Runge-Kutta steps; the difference of two fits
                     is the initial standard deviation. Needs no derivative of ``f``
 ``"diffuse"``       zero mean, unit variance, conditioned on ``y0`` and ``f(y0)``
+``"slope"``         value and slope alone, for a filter whose order rises on the way (SparseEK1)
 ==================  =============================================================================
 """
 
@@ -67,6 +68,24 @@ class DiffuseStart:
         mean = jnp.concatenate([y0[None], field(t0, y0)[None], unknown])
         std = jnp.concatenate([jnp.zeros((2, y0.size)), unknown + self.std])
         return Start(mean, std, absolute=False)
+
+
+@dataclass(frozen=True)
+class SlopeStart:
+    """``y0`` and ``f(t0, y0)``: all that a filter of order one needs to begin."""
+
+    name = "slope"
+
+    def evaluations(self, order: int) -> int:
+        """Evaluations of ``f``."""
+        return 1
+
+    def __call__(
+        self, field: VectorField, t0: Array, t1: Array, y0: Array, h: Array, order: int
+    ) -> Start:
+        """The others are zero, as those of a first step are."""
+        unknown = jnp.zeros((order - 1, y0.size))
+        return Start(jnp.concatenate([y0[None], field(t0, y0)[None], unknown]), None)
 
 
 @dataclass(frozen=True)
@@ -203,18 +222,19 @@ def _hermite_derivatives(steps: int, order: int) -> np.ndarray:
     return weights
 
 
-Initialization = TaylorStart | RungeKuttaStart | DiffuseStart
+Initialization = TaylorStart | RungeKuttaStart | DiffuseStart | SlopeStart
 
 INITIALIZATIONS: dict[str, Initialization] = {
     "taylor": TaylorStart(),
     "runge-kutta": RungeKuttaStart(),
     "diffuse": DiffuseStart(),
+    "slope": SlopeStart(),
 }
 
 
 def as_initialization(initialization: str | Initialization) -> Initialization:
     """Look an initialisation up by its name; one that is built already is returned as it is."""
-    if isinstance(initialization, TaylorStart | RungeKuttaStart | DiffuseStart):
+    if isinstance(initialization, Initialization):
         return initialization
     check_choice("initialization", initialization, tuple(INITIALIZATIONS))
     return INITIALIZATIONS[initialization]

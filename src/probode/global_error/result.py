@@ -95,6 +95,13 @@ class Calibration:
         own = (1.0 - inside) * self.own[i] + inside * self.own[j]
         return Scales(xp.exp(log), own)
 
+    def error_at(self, nodes: Array, t: Any) -> Any:
+        """The error between two nodes, linear in time; outside, that of the end."""
+        xp, i, tau = locate(nodes, t)
+        inside = xp.clip(tau, 0.0, 1.0)[..., None]
+        j = xp.minimum(i + 1, nodes.shape[0] - 1)
+        return (1.0 - inside) * self.error[i] + inside * self.error[j]
+
     def own_between(
         self, nodes: Array, means: Array, t: Any, mean: Array, own: Any, std: Any
     ) -> Array:

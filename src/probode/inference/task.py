@@ -77,6 +77,11 @@ def read_task(
     """Check what users give, trace their functions."""
     if not isinstance(solver, Solver):
         raise TypeError(f"solver must be EK0(...), EK1(...) or DiagonalEK1(...), got {solver!r}.")
+    if not solver.smooths:
+        raise ValueError(
+            f"{solver.name} has no likelihood: it runs outside of jit, vmap and grad. Use EK0 or "
+            "EK1."
+        )
     if not isinstance(data, Observations):
         raise TypeError(f"data must be Observations(t, u, noise), got {type(data).__name__}.")
     if not isinstance(control, PControl):

@@ -13,10 +13,18 @@ from probode.base.precision import double_precision
 from probode.base.status import Status
 from probode.filter.control import Control, GridSteps, PControl, PIControl
 from probode.filter.given import check_limits
-from probode.filter.solvers import EK1
+from probode.filter.solvers import EK1, SparseEK1
 from probode.global_error.schemes import MODES
 from probode.ivp.constraint import box_of
-from probode.ivp.method import METHODS, read_method, say_if_unstable, single_state, solvers_for
+from probode.ivp.method import (
+    METHODS,
+    is_large,
+    large_kind,
+    read_method,
+    say_if_unstable,
+    single_state,
+    solvers_for,
+)
 from probode.ivp.options import Options, read_tolerances
 from probode.ivp.result import Constant, Embedding, OdeResult, Solution, state_at
 from probode.ivp.run import Task
@@ -27,6 +35,8 @@ from probode.model.mass_matrix import MassMatrix
 from probode.model.second_order import SecondOrder
 from probode.posterior import events
 from probode.posterior.chosen import ChosenPath
+from probode.posterior.large import read as read_large
+from probode.posterior.paths import SavedPath
 from probode.posterior.posterior import Posterior
 from probode.programs.arithmetic import Guard
 
@@ -70,8 +80,10 @@ def solve_ivp(
         equation, or a tuple of two vectors: with a guess of the slope.
     method
         ``"EK1"`` (for stiff problems too), ``"EK0"`` (cheap, non-stiff, large), ``"DiagonalEK1"``,
-        ``"auto"`` (EK0 for larger problems, unless they turn out stiff), or a solver object such as
-        ``probode.EK1(order=8)``.
+        ``"SparseEK1"`` (stiff, thousands of components; taken in the place of ``"EK1"`` where
+        ``jac_sparsity``, bands or a sparse ``jac`` are given for more than a hundred components, or
+        where EK1's covariance would not fit), ``"auto"`` (EK0 for larger problems, unless they turn
+        out stiff), or a solver object such as ``probode.EK1(order=8)``.
     t_eval
         Times at which to return the solution; by default the steps taken. Without ``dense_output``
         and ``events``, covariances of a large problem (from 256 MB on) are kept at these times
@@ -91,8 +103,8 @@ def solve_ivp(
         ``max_step``, ``jac`` (function or matrix, compared with ``fun`` at the start; where ``fun``
         can be traced and ``jac`` cannot, the exact derivative takes its place), ``jac_sparsity``,
         ``lband``, ``uband`` (then ``jac`` may be packed in bands).
-        Ours: ``max_num_steps``, ``order=5`` (or ``"auto"``: from the tolerance and the
-        stiffness), ``diffusion="dynamic"``, ``evaluations`` (of ``fun`` in a step of
+        Ours: ``max_num_steps``, ``order=5`` (SparseEK1: 4; or ``"auto"``: from the tolerance and
+        the stiffness), ``diffusion="dynamic"``, ``evaluations`` (of ``fun`` in a step of
         EK0, 1 or 2; by default 1, and 2 where method or order are ``"auto"``),
         ``smooth=True``, ``grid``, ``control`` ("PI", "P"), ``progress=False``,
         ``initialization`` ("taylor", "runge-kutta", "diffuse"; by default that of the solver, and
@@ -138,7 +150,11 @@ def solve_ivp(
         raise ValueError(f"t_span must be a pair of numbers, got {t_span!r}.")
     arguments = _arguments(args)
     kind = read_method(method)
-    equation = _equation(fun, chosen, arguments)
+    if isinstance(method, str):
+        kind = large_kind(kind, chosen, np.size(y0))
+    if is_large(kind) and "order" not in options:
+        chosen = chosen._replace(order=SparseEK1.order)
+    equation = _equation(fun, chosen, arguments, is_large(kind))
     if isinstance(equation, Implicit):
         equation, kind, chosen = _implicit(equation, kind, chosen)
     assert equation.function is not None
@@ -196,9 +212,14 @@ def solve_ivp(
     return result if report is None else report.onto(result)
 
 
-def _equation(fun: Any, options: Options, arguments: tuple[Any, ...]) -> Equation:
-    """What is to be solved; a function of second order if that is what was said of it."""
-    if options.mass_matrix is not None:
+def _equation(
+    fun: Any, options: Options, arguments: tuple[Any, ...], large: bool = False
+) -> Equation:
+    """What is to be solved; a function of second order if that is what was said of it.
+
+    With a ``large`` method a mass matrix is not part of the equation, but of its linear algebra.
+    """
+    if options.mass_matrix is not None and not large:
         if options.second_order or isinstance(fun, Equation):
             raise ValueError(
                 "mass_matrix is for functions fun(t, y) of first order: write the equation as a "
@@ -208,6 +229,8 @@ def _equation(fun: Any, options: Options, arguments: tuple[Any, ...]) -> Equatio
     if options.second_order and not isinstance(fun, Equation):
         fun = SecondOrder(fun)
     equation = as_equation(fun)
+    if large:
+        return read_large(equation, None, ())[0]
     if options.second_order and equation.order != 2:
         raise ValueError(
             f"second_order=True is for functions fun(t, y, v), got {type(equation).__name__}, an "
@@ -372,7 +395,7 @@ def _result(
         status, end = 1, last.t
         nodes = np.append(nodes[nodes < end] if forward else nodes[nodes > end], end)
     t = nodes if times is None else times[times <= end] if forward else times[times >= end]
-    if isinstance(path_taken, ChosenPath):
+    if isinstance(path_taken, ChosenPath | SavedPath):
         t = posterior.t
     t, y, y_std = _values(posterior, embedding, t, last if times is None else None)
     return OdeResult(

@@ -290,7 +290,7 @@ class UserFunction(NamedTuple):
 
     def _jacobian(self) -> UserJacobian | None:
         """The user's Jacobian, where there is one and the solver uses it."""
-        if self.options.jac is None or self.solver.jacobian == "none":
+        if self.options.jac is None or self.solver.jacobian in ("none", "sparse"):
             return None
         diagonal = self.solver.jacobian == "diagonal" and not self.embedding.is_complex
         jac = self.options.jac
@@ -302,7 +302,7 @@ class UserFunction(NamedTuple):
     ) -> Callable[[float, np.ndarray, np.ndarray], np.ndarray] | None:
         """The user's Jacobian, or finite differences with SciPy's sparsity and band options."""
         options, embedding, arguments = self.options, self.embedding, self.args
-        if self.solver.jacobian == "none":
+        if self.solver.jacobian in ("none", "sparse"):
             return None
         jacobian = self._jacobian()
         if jacobian is not None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from scipy.sparse import issparse
 
 from probode.base.errors import check_choice
 from probode.base.limits import in_words
@@ -13,7 +14,7 @@ from probode.base.precision import double_precision
 from probode.base.said import code_of, first_time, logger, name_of
 from probode.engines.kept import row_bytes
 from probode.filter.control import Control, PControl
-from probode.filter.solvers import EK0, EK1, DiagonalEK1, Solver
+from probode.filter.solvers import DENSE_LIMIT_BYTES, EK0, EK1, DiagonalEK1, Solver, SparseEK1
 from probode.filter.step import Method
 from probode.ivp import choice
 from probode.ivp.options import Options
@@ -22,7 +23,12 @@ from probode.model.equation import Equation
 from probode.model.structure import Dense
 from probode.posterior.posterior import Posterior
 
-METHODS: dict[str, type[Solver]] = {"EK0": EK0, "EK1": EK1, "DiagonalEK1": DiagonalEK1}
+METHODS: dict[str, type[Solver]] = {
+    "EK0": EK0,
+    "EK1": EK1,
+    "DiagonalEK1": DiagonalEK1,
+    "SparseEK1": SparseEK1,
+}
 AUTO = "auto"
 
 _FEW_STEPS, _LONG = 40, 1.5
@@ -46,6 +52,38 @@ def read_method(method: Any) -> Solver | type[Solver] | None:
             f"`method` must be one of {', '.join(METHODS)}, {AUTO!r} or a solver, got {method!r}."
         )
     return method
+
+
+_MANY_COMPONENTS = 100
+"""From which on a Jacobian that is said to be sparse is used as one, unless EK1 itself is asked."""
+
+
+def large_kind(
+    kind: Solver | type[Solver] | None, options: Options, d: int
+) -> Solver | type[Solver] | None:
+    """``kind``, or :class:`SparseEK1` where EK1 would be slow for nothing, or impossible."""
+    if kind is not EK1 and kind is not None:
+        return kind
+    order = 5 if isinstance(options.order, str) else options.order
+    given = [options.jac_sparsity, options.lband, options.uband]
+    sparse = any(one is not None for one in given) or issparse(options.jac)
+    too_large = kind is EK1 and 16.0 * ((order + 1) * d) ** 2 > DENSE_LIMIT_BYTES
+    if options.second_order or not (too_large or (sparse and d > _MANY_COMPONENTS)):
+        return kind
+    if first_time("large", d):
+        logger.warning(
+            "d = %d components%s: solved by SparseEK1, whose steps cost as much as a sparse "
+            "factorisation (no smoother, no samples). %s",
+            d,
+            " with a sparse Jacobian" if sparse else ", too many for the covariance of EK1",
+            "method=probode.EK1() is the dense one." if not too_large else "",
+        )
+    return SparseEK1
+
+
+def is_large(kind: Solver | type[Solver] | None) -> bool:
+    """Whether it is the solver for large systems."""
+    return isinstance(kind, SparseEK1) or kind is SparseEK1
 
 
 def single_state(
@@ -89,6 +127,9 @@ def solvers_for(
     """
     if isinstance(method, Solver):
         return [choice.Candidate(method)]
+    if method is SparseEK1:
+        chosen = SparseEK1.order if isinstance(options.order, str) else options.order
+        return [choice.Candidate(SparseEK1(chosen, options.diffusion))]
     order = None
     if isinstance(options.order, str):
         check_choice("order", options.order, (AUTO,))
@@ -129,8 +170,8 @@ def say_if_costly(solver: Solver, method: Method) -> None:
     if _FEW_STEPS * seconds > _LONG and first_time("costly", solver.name, method.structure.d):
         logger.warning(
             "%s with d = %d components: a step takes about %.1g s and %s, with the covariance of "
-            'all components. method="auto" (EK0 where it pays), EK0 with evaluations=2 or a lower '
-            "order take less; t_eval without dense_output keeps less; time_limit and max_memory "
+            'all components. method="SparseEK1", or "auto" (EK0 where it pays), or a lower order '
+            "take less; t_eval without dense_output keeps less; time_limit and max_memory "
             "bound both.",
             *(solver.name, method.structure.d, seconds, in_words(2 * row_bytes(method))),
         )

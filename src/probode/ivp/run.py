@@ -19,7 +19,9 @@ from probode.engines.in_python import Driven
 from probode.engines.kept import Kept
 from probode.engines.monitor import Monitor, one_blas_thread
 from probode.engines.progress import with_progress
-from probode.engines.protocol import Engine, Inputs
+from probode.engines.protocol import Engine, Given, Inputs
+from probode.engines.two_pole.engine import KIND
+from probode.engines.two_pole.system import Asked
 from probode.engines.unsteady import stops_where_unsteady
 from probode.filter import loop
 from probode.filter.control import Control, PControl
@@ -39,10 +41,11 @@ from probode.model.implicit import Implicit
 from probode.model.invariant import Constraint
 from probode.model.mass_matrix import MassMatrix
 from probode.posterior import events
+from probode.posterior import large as large_system
 from probode.posterior.chosen import ChosenPath
 from probode.posterior.finish import calibrated, run_and_finish
 from probode.posterior.outcome import Problem
-from probode.posterior.paths import NodePath, Path
+from probode.posterior.paths import NodePath, Path, SavedPath
 from probode.posterior.posterior import Posterior
 from probode.programs.arithmetic import Guard
 from probode.programs.clock import Clock
@@ -194,6 +197,20 @@ class Task:
         }
         return posterior, str(stats.path), counts
 
+    def asked(self, solver: Solver) -> Asked:
+        """What the user says of the Jacobian of a large system."""
+        options, jac = self.options, self.options.jac
+        if self.embedding.is_complex:
+            raise TypeError("SparseEK1 takes real states: embed a complex one as (Re, Im).")
+        if callable(jac):
+            given = options.jac
+
+            def jac(t: float, y: np.ndarray) -> Any:
+                return given(t, y, *self.arguments)
+
+        where = (options.jac_sparsity, options.lband, options.uband)
+        return Asked(jac, *where, options.mass_matrix)
+
     def _run(
         self,
         engine: Engine,
@@ -209,19 +226,32 @@ class Task:
             watch = events.Watch(self.watched, method.equation, embedding.values)
         bounds = [bound for bound in (options.max_num_steps, budget) if bound is not None]
         monitor = Monitor(self.limits, min(bounds, default=None), callback, shape, watch)
+        large = method.jacobian == KIND
+        smoothing = options.smooth and not large
         sparse = self.times is not None and isinstance(way, _Compiled) and embedding.order == 1
+        sparse = sparse and not large
         calibrating = options.calibration != "model"
-        monitor = monitor.bounded(method, options.smooth, calibrating, sparse)
+        if not (large and self.times is not None):
+            monitor = monitor.bounded(method, smoothing, calibrating, sparse)
 
         def finish(nodes: Path, final: loop.Solve, status: Any, limits: Limits) -> Posterior:
             extra, how = way.start_evaluations(final.state.t), (engine.name, way.path)
             solved = (nodes, final, status, extra, *how)
             made = build_posterior(way.solver, method, shape, way.control, *solved)
             made = replace(made, problem=way.problem, is_complex=embedding.is_complex)
+            if large:
+                return large_system.calibrated(made, way.given, options.calibration)
             return calibrated(made, made.problem.field, options.calibration, limits)
 
+        if large:
+            asked = self.asked(way.solver)
+            only = self.times
+            large_system.equip(way.given, way.solver, options.calibration, asked, only)
+            if only is not None:
+                nodes, final, status = large_system.saved_path(way.given, only, monitor)
+                return finish(nodes.held_to(method, held), final, status, self.limits)
         return run_and_finish(
-            *(partial(way.run, engine), options.smooth, monitor, finish),
+            *(partial(way.run, engine), smoothing, monitor, finish),
             *(self.output, self.times, budget, held),
         )
 
@@ -232,6 +262,8 @@ def _words(mass: Any) -> str:
 
 def _steps_of(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """Times and means (with their derivatives) of the steps that a solve took."""
+    if isinstance(path, SavedPath):
+        return np.asarray(path.saved.t), np.asarray(path.saved.mean)
     rows: Any = path.trail if isinstance(path, ChosenPath) else cast(NodePath, path).rows
     return np.asarray(rows.t), np.asarray(rows.mean)
 
@@ -243,6 +275,10 @@ class _Way(Protocol):
     control: Control
     path: str
     """How the function is evaluated."""
+
+    @property
+    def given(self) -> Given:
+        """What an engine takes."""
 
     def prepare(
         self, method: Method, control: Control, y0: np.ndarray, suspects: np.ndarray
@@ -294,6 +330,10 @@ class _Compiled:
         done = engine.run(self._given, monitor)
         self.solver = with_start(self.solver, self._given.inputs.initialization)
         return done
+
+    @property
+    def given(self) -> Given:
+        return self._given
 
     other_evaluations = 0
 
@@ -359,6 +399,10 @@ class _Driven:
 
     def start_evaluations(self, t: Any) -> int:
         return self._evaluations * (1 + self._restarts.passed(t))
+
+    @property
+    def given(self) -> Given:
+        return self._given
 
     @property
     def other_evaluations(self) -> int:

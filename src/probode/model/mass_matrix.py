@@ -12,7 +12,7 @@ from probode.base.jax_inside import is_tracer
 from probode.model.equation import Equation, FirstOrder
 from probode.model.implicit import SINGULAR, Implicit
 
-_LARGEST = 5000
+_LARGEST = 2000
 """Components up to which a sparse mass matrix is written out: EK1 is dense anyway."""
 
 
@@ -28,9 +28,10 @@ class MassMatrix(Implicit):
     function
         ``f(t, y, *args)``, traceable by JAX; returns an array of the shape of ``y``.
     mass
-        A matrix ``(d, d)``, a diagonal ``(d,)``, a sparse matrix (it is written out), or a function
-        ``M(t, y, *args)`` that returns one of the first two. Its numbers are data: new ones compile
-        nothing. For a ``y`` of another shape than a vector it acts on ``y`` flattened.
+        A matrix ``(d, d)``, a diagonal ``(d,)``, a sparse matrix (all but SparseEK1 write it out),
+        or a function ``M(t, y, *args)`` that returns one of the first two. Its numbers are data:
+        new ones compile nothing. For a ``y`` of another shape than a vector it acts on ``y``
+        flattened.
     inconsistent
         ``"fix"`` or ``"refuse"``: see :class:`Implicit`. The value at the start is ``y0``: a guess
         of ``y'`` is not needed here.
@@ -50,10 +51,7 @@ class MassMatrix(Implicit):
         super().__post_init__()
         if hasattr(self.mass, "toarray"):
             if self.mass.shape[0] > _LARGEST:
-                raise ValueError(
-                    f"a sparse mass matrix is written out, and {self.mass.shape} is too large for "
-                    f"that (at most {_LARGEST} components)."
-                )
+                return  # for SparseEK1, which takes it as it is
             object.__setattr__(self, "mass", self.mass.toarray())
         if self.mass is None or callable(self.mass) or is_tracer(self.mass):
             return
@@ -115,6 +113,11 @@ class MassMatrix(Implicit):
 
     def suited(self, kind: str, start: str) -> Equation:
         """For a solver without the full Jacobian: ``y' = M⁻¹ f``, if ``M`` has an inverse."""
+        if hasattr(self.mass, "toarray"):
+            raise ValueError(
+                f"a sparse mass matrix of shape {self.mass.shape} is for SparseEK1: all other "
+                f"solvers write it out, up to {_LARGEST} components."
+            )
         if kind == "full":
             return super().suited(kind, start)
         if callable(self.mass) or is_tracer(self.mass):

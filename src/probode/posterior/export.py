@@ -24,8 +24,8 @@ from probode.filter.control import ControlState
 from probode.filter.loop import Counts, Rows, Solve
 from probode.filter.saving import Saving
 from probode.filter.smooth import Kernel, Marginals
-from probode.filter.solvers import EK0, EK1, DiagonalEK1
-from probode.filter.start import DiffuseStart, RungeKuttaStart, TaylorStart
+from probode.filter.solvers import EK0, EK1, DiagonalEK1, SparseEK1
+from probode.filter.start import DiffuseStart, RungeKuttaStart, SlopeStart, TaylorStart
 from probode.filter.step import Method, State
 from probode.global_error.beside import Step, Tracker
 from probode.global_error.diagnosis import Tally
@@ -70,8 +70,8 @@ _CLASSES: dict[str, type] = {
         *(Posterior, NodePath, SavedPath, ChosenPath, Trail, Rows, Marginals, Stats, Evidence),
         *(Calibration, Problem, Tracker, Step, Carry, Tally, Newton, Sweeps, Collocation),
         *(Saving, Solve, State, Kernel, ControlState, Counts, Held, Landed, Given),
-        *(EK0, EK1, DiagonalEK1, FixedDiffusion, DynamicDiffusion),
-        *(TaylorStart, RungeKuttaStart, DiffuseStart),
+        *(EK0, EK1, DiagonalEK1, SparseEK1, FixedDiffusion, DynamicDiffusion),
+        *(TaylorStart, RungeKuttaStart, DiffuseStart, SlopeStart),
         *(Method, IWP, IOUP, Matern, FirstOrder, SecondOrder, Isotropic, BlockDiagonal, Dense),
         *(Implicit, MassMatrix, ImplicitNewton),
     )
@@ -254,6 +254,8 @@ def _encode(value: Any, name: str, arrays: dict[str, np.ndarray]) -> Any:
         return {"class": "Problem"}  # programs cannot be stored: a loaded posterior has none
     if isinstance(value, Constraint):
         return None  # nor can the functions of invariants
+    if name.endswith(".preconditioner") and callable(value):
+        return None  # nor those that only a solve needs
     if _CLASSES.get(type(value).__name__) is type(value):
         fields = {
             field: _encode(getattr(value, field), f"{name}.{field}", arrays)

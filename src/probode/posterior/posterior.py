@@ -176,6 +176,11 @@ class Posterior(Conditional, Views):
             Which derivative of the trajectories, below the order of the equation: of
             :class:`SecondOrder`, 1 are the velocities of those that the same seed gives with 0.
         """
+        if not self.solver.smooths:
+            raise ValueError(
+                f"{self.solver.name} has no samples: how errors of different components and times "
+                "go together is not known, only how large they are. For samples use EK1, or EK0."
+            )
         key = jax.random.key(seed) if isinstance(seed, int | np.integer) else seed
         if not 0 <= k < self.method.equation.order:
             raise ValueError(
@@ -209,6 +214,8 @@ class Posterior(Conditional, Views):
     @property
     def log_evidence(self) -> Array:
         """Logarithm of the evidence: of all residuals under the calibrated model."""
+        if not self.solver.smooths:
+            raise ValueError(f"{self.solver.name} has no evidence: its gain is not a model's own.")
         with double_precision():
             return self._hand_out(self.method.diffusion.log_evidence(self.evidence))
 
@@ -300,6 +307,11 @@ class Posterior(Conditional, Views):
             )
         if self.given is not None:
             raise ValueError(NOT_AGAIN)
+        if not self.solver.smooths:
+            raise ValueError(
+                f"{self.solver.name} carries its error estimate along with the steps: pass "
+                "calibration='defect' to solve (default of solve_ivp)."
+            )
         if self.problem.field is None:
             raise ValueError(
                 f"this posterior does not know its vector field any more ({self.problem.lost}): "
@@ -403,6 +415,9 @@ class Posterior(Conditional, Views):
             return self.derivative(k=k).mean - self.global_error(k=k)
         if not isinstance(self.path, NodePath):
             raise ValueError("with save_at the error is known at posterior.t only: leave t out.")
+        if made.stages is None:  # known at the nodes alone
+            mean = self.derivative(t, k).mean
+            return mean - made.error_at(self.t, t).reshape(mean.shape)
         with double_precision():
             values = made.corrected_at(self.t, self.path.means[..., k:, :], t)
         return values.reshape((*values.shape[:-1], *self.shape))

@@ -19,7 +19,7 @@ LIBRARY = "_kernels.so"
 FUNCTIONS = (
     *("open", "advance", "run", "smooth", "transport", "interpolate", "evaluate", "evaluate_all"),
     *("use", "in_use", "xla_open", "xla_advance", "xla_run", "xla_solve", "xla_times"),
-    "xla_gaussian",
+    *("xla_gaussian", "factorise_band", "solve_band"),
 )
 """What the library has, each name with ``probode_`` before it."""
 
@@ -75,6 +75,7 @@ def _load() -> ctypes.CDLL | None:
     for name in ("open", "advance", "use"):
         getattr(library, f"probode_{name}").restype = ctypes.c_int
     library.probode_in_use.restype = ctypes.c_char_p
+    library.probode_factorise_band.restype = ctypes.c_long
     wanted = os.environ.get("PROBODE_ISA", "")
     if wanted and not library.probode_use(wanted.encode()):
         raise ValueError(

@@ -1,6 +1,7 @@
 // Compiled once per instruction set, with PROBODE_ISA naming it.
 #include "kernels.hpp"
 
+#include "band.hpp"
 #include "filter.hpp"
 #include "gaussian.hpp"
 #include "interpolate.hpp"
@@ -106,7 +107,7 @@ void interpolate_all(const double* settings, const double* const* nodes, const l
 extern const Kernels kernels;
 const Kernels kernels = {open_chunk,       advance_step,  run_chunk,        run_at_times,
                          run_to_posterior, gaussian,      evaluate_once,    transport_errors,
-                         smooth_chunk,     interpolate_all};
+                         smooth_chunk,     interpolate_all, factorise_band, solve_band_of};
 
 }  // namespace PROBODE_ISA
 }  // namespace probode

@@ -34,6 +34,10 @@ struct Kernels {
   void (*interpolate)(const double* settings, const double* const* nodes, const long* strides, bool smoothed,
                       int derivative, long count, const long* right, const double* t, long columns_size,
                       double* means, double* columns);
+  // See band.hpp.
+  long (*factorise_band)(long n, int below, int above, double* upper, double* lower, int* exchanged);
+  void (*solve_band)(long n, int below, int above, const double* upper, const double* lower, const int* exchanged,
+                     double* x);
 };
 
 namespace baseline { extern const Kernels kernels; }

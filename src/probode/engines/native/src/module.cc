@@ -230,4 +230,14 @@ void probode_interpolate(const double* settings, const double* const* nodes, con
                                  columns_size, means, columns);
 }
 
+
+long probode_factorise_band(long n, int below, int above, double* upper, double* lower, int* exchanged) {
+  return probode::kernels().factorise_band(n, below, above, upper, lower, exchanged);
+}
+
+void probode_solve_band(long n, int below, int above, const double* upper, const double* lower, const int* exchanged,
+                        double* x) {
+  probode::kernels().solve_band(n, below, above, upper, lower, exchanged, x);
+}
+
 }

@@ -1,0 +1,296 @@
+"""Solving ``(M - c J) u = b`` for large and sparse ``J``: factorised once, used for many ``b``.
+
+Each class takes a Jacobian as its source hands it out and returns a function that solves. What it
+costs decides which one is used (:class:`Direct`): bands by LAPACK, anything else that is sparse
+by SuperLU, small or full matrices as they are, and Jacobians that are never formed by iterations.
+"""
+
+import ctypes
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental.sparse import BCOO
+from jax.scipy.sparse.linalg import gmres
+from scipy.linalg import lapack
+from scipy.sparse import csc_array, identity, issparse
+from scipy.sparse.linalg import splu
+
+from probode.base.compile import compiled
+from probode.engines.native.library import address, available, load
+from probode.programs.colouring import columns_of
+from probode.programs.field import Field
+from probode.programs.layout import layout
+
+Solve = Callable[[np.ndarray], np.ndarray]
+
+
+class Singular(ArithmeticError):
+    """A matrix that cannot be factorised, with the reason in words."""
+
+
+class Linear(Protocol):
+    """How systems with ``M - c J`` are solved."""
+
+    name: str
+    """In a word or two, for messages."""
+
+    def factorised(self, jacobian: Any, c: float) -> Solve:
+        """What solves with this matrix; :class:`Singular` if nothing does."""
+
+
+class Full:
+    """LU of the whole matrix: for few components, or where every component meets all others."""
+
+    name = "dense LU"
+
+    def __init__(self, d: int, mass: Any = None) -> None:
+        self._mass = np.eye(d) if mass is None else as_dense(mass, d)
+
+    def factorised(self, jacobian: Any, c: float) -> Solve:
+        """By LAPACK."""
+        matrix = self._mass - c * as_dense(jacobian, len(self._mass))
+        lu, pivots, info = lapack.dgetrf(matrix, overwrite_a=True)
+        _check(info, lu)
+        return lambda b: lapack.dgetrs(lu, pivots, b)[0]
+
+
+class Banded:
+    """LU within a band, after a renumbering that makes it narrow if there is a better one.
+
+    By the kernels (``engines/native/src/band.hpp``), whose time for a row is that of its
+    arithmetic; without them by LAPACK.
+
+    Parameters
+    ----------
+    pattern
+        A matrix with entries where all Jacobians will have them, in compressed columns.
+    order
+        The components in the order in which the band is narrow; ``None``: as they are.
+    """
+
+    name = "band LU"
+
+    def __init__(self, pattern: csc_array, mass: Any = None, order: np.ndarray | None = None):
+        d = pattern.shape[0]
+        self._order, place = order, np.arange(d)
+        if order is not None:
+            place[order] = np.arange(d)
+        given = csc_array(identity(d)) if mass is None else csc_array(mass)
+        both = [(place[one.indices], place[columns_of(one)]) for one in (pattern, given)]
+        below = [row - column for row, column in both]
+        self.lower = max(int(np.max(one, initial=0)) for one in below)
+        self.upper = max(int(np.max(-one, initial=0)) for one in below)
+        self._band: Any = _NativeBand if available() else _LapackBand
+        self._places, fixed = (self._band.places(self.lower, self.upper, *one) for one in both)
+        self._fixed = np.zeros(d * self._band.height(self.lower, self.upper))
+        self._fixed[fixed] = given.data
+
+    def factorised(self, jacobian: Any, c: float) -> Solve:
+        """By the kernels, or by LAPACK."""
+        band, order = self._fixed.copy(), self._order
+        band[self._places] -= c * jacobian.data
+        solve: Solve = self._band.factorised(band, self.lower, self.upper)
+        if order is None:
+            return solve
+
+        def reordered(b: np.ndarray) -> np.ndarray:
+            x = np.empty_like(b)
+            x[order] = solve(b[order])
+            return x
+
+        return reordered
+
+
+class _NativeBand:
+    """Row by row, from the first diagonal below to the last above."""
+
+    @staticmethod
+    def height(lower: int, upper: int) -> int:
+        return lower + upper + 1
+
+    @staticmethod
+    def places(lower: int, upper: int, row: np.ndarray, column: np.ndarray) -> np.ndarray:
+        return row * (lower + upper + 1) + (column - row + lower)
+
+    @staticmethod
+    def factorised(band: np.ndarray, lower: int, upper: int) -> Solve:
+        library = load()
+        assert library is not None
+        d = len(band) // (lower + upper + 1)
+        factors, exchanged = np.empty(d * max(lower, 1)), np.empty(d, np.int32)
+        sizes = ctypes.c_long(d), lower, upper
+        known = *sizes, address(band), address(factors), address(exchanged)
+        info = library.probode_factorise_band(*known)
+        if info:
+            raise Singular(f"M - γ h J is singular, or not finite, in row {info - 1}")
+
+        def solve(b: np.ndarray) -> np.ndarray:
+            x = np.array(b, float)
+            library.probode_solve_band(*known, x.ctypes.data_as(ctypes.c_void_p))
+            return x
+
+        return solve
+
+
+class _LapackBand:
+    """Column by column, with room for the rows that pivoting brings."""
+
+    @staticmethod
+    def height(lower: int, upper: int) -> int:
+        return 2 * lower + upper + 1
+
+    @staticmethod
+    def places(lower: int, upper: int, row: np.ndarray, column: np.ndarray) -> np.ndarray:
+        return (lower + upper + row - column) + column * (2 * lower + upper + 1)
+
+    @staticmethod
+    def factorised(band: np.ndarray, lower: int, upper: int) -> Solve:
+        matrix = band.reshape(-1, 2 * lower + upper + 1).T
+        lu, pivots, info = lapack.dgbtrf(matrix, lower, upper, overwrite_ab=True)
+        _check(info, lu)
+        return lambda b: lapack.dgbtrs(lu, lower, upper, b, pivots)[0]
+
+
+class Sparse:
+    """Sparse LU (SuperLU), with a minimum degree ordering of ``A + Aᵀ``.
+
+    Matrices of discretised equations have a symmetric pattern and a heavy diagonal, for which that
+    ordering is some 2.5 times as fast as SciPy's default one; rows are exchanged only where a
+    diagonal entry is a hundred times smaller than others.
+    """
+
+    name = "sparse LU"
+
+    def __init__(self, d: int, mass: Any = None) -> None:
+        self._mass = csc_array(identity(d)) if mass is None else csc_array(mass)
+
+    def factorised(self, jacobian: Any, c: float) -> Solve:
+        """By SuperLU."""
+        matrix = csc_array(self._mass - c * jacobian)
+        try:
+            symmetric = {"SymmetricMode": True, "Equil": True}
+            lu = splu(matrix, "MMD_AT_PLUS_A", diag_pivot_thresh=0.01, options=symmetric)
+        except RuntimeError as error:
+            raise Singular(str(error)) from None
+        return lambda b: lu.solve(b)
+
+
+class Krylov:
+    """GMRES, with products ``J v`` only: nothing is factorised, and nothing but vectors stored.
+
+    Parameters
+    ----------
+    field
+        The vector field, whose products are those of JAX (``jax.jvp``).
+    preconditioner
+        ``(t, y, c, b) -> u``, an approximate solution, to be traced by JAX; ``None``: ``u = b``.
+    mass
+        ``M``, sparse.
+    """
+
+    name = "GMRES"
+
+    def __init__(
+        self, field: Field, preconditioner: Callable[..., Any] | None = None, mass: Any = None
+    ) -> None:
+        self._preconditioner, self._field = preconditioner, field
+        self._mass = None if mass is None else BCOO.from_scipy_sparse(mass)
+
+    def factorised(self, jacobian: Any, c: float) -> Solve:
+        """``jacobian`` is where it is taken, ``(t, y)``."""
+        data = self._preconditioner, self._field, self._mass, *jacobian, c
+        return lambda b: np.asarray(_gmres(*data, b))
+
+
+_TOLERANCE = 1e-3
+"""How exact solutions have to be: an error only makes Newton's method a little slower."""
+_RESTART, _RESTARTS = 30, 10
+"""Iterations after which to begin anew, and how often before giving up."""
+
+
+@compiled(0)
+def _gmres(
+    preconditioner: Any, field: Field, mass: Any, t: Any, y: Any, c: Any, b: Any
+) -> jax.Array:
+    """``(M - c J) u = b``; NaN where it is not solved: the step is taken shorter."""
+    _, push = jax.linearize(lambda y: field(t, y), y)
+
+    def matrix(v: Any) -> Any:
+        return (v if mass is None else mass @ v) - c * push(v)
+
+    near = None if preconditioner is None else lambda v: preconditioner(t, y, c, v)
+    found, _ = gmres(
+        matrix,
+        b,
+        x0=b if near is None else near(b),
+        tol=_TOLERANCE,
+        restart=_RESTART,
+        maxiter=_RESTARTS,
+        M=near,
+        solve_method="incremental",
+    )
+    left = jnp.linalg.norm(matrix(found) - b)
+    return jnp.where(left <= 10.0 * _TOLERANCE * jnp.linalg.norm(b), found, jnp.nan)
+
+
+_FEW = 64
+"""Components up to which the whole matrix is factorised."""
+_FULL = 0.2
+"""Part of the entries from which on it is, too."""
+_WIDE = 40
+"""Diagonals of the band from which on SuperLU is asked instead."""
+_NARROWER = 0.5
+"""A renumbering that is to be used leaves less than this part of them."""
+
+
+class Direct:
+    """The factorisation that suits the pattern of the Jacobians, chosen when it is known.
+
+    Those of a user may have entries in new places on the way: then it is chosen anew.
+    """
+
+    name = "LU"
+
+    def __init__(self, d: int, mass: Any = None) -> None:
+        self._d, self._mass = d, mass
+        self._chosen: Linear | None = None
+        self._indices: Any = None
+
+    def factorised(self, jacobian: Any, c: float) -> Solve:
+        """By the one that suits."""
+        indices = getattr(jacobian, "indices", None)
+        if self._chosen is None or indices is not self._indices:
+            self._chosen, self._indices = direct_for(jacobian, self._d, self._mass), indices
+            self.name = self._chosen.name
+        return self._chosen.factorised(jacobian, c)
+
+
+def direct_for(jacobian: Any, d: int, mass: Any = None) -> Linear:
+    """The factorisation for matrices with entries where this one has them."""
+    if d <= _FEW or not issparse(jacobian) or jacobian.nnz > _FULL * d * d:
+        return Full(d, mass)
+    both = csc_array(jacobian)
+    if mass is not None:
+        ones = [csc_array((np.ones(one.nnz), one.indices, one.indptr)) for one in (both, mass)]
+        both = csc_array(ones[0] + ones[1])
+    found = layout(both)
+    width, ordered = found.below + found.above, found.ordered_below + found.ordered_above
+    if min(width, ordered) > _WIDE:
+        return Sparse(d, mass)
+    return Banded(jacobian, mass, found.order if ordered < _NARROWER * width else None)
+
+
+def as_dense(matrix: Any, d: int) -> np.ndarray:
+    """A matrix, its diagonal or a sparse one, as it is."""
+    if issparse(matrix):
+        return np.asarray(matrix.toarray(), float)
+    array = np.asarray(matrix, float)
+    return np.diag(array) if array.shape == (d,) else array
+
+
+def _check(info: int, lu: np.ndarray) -> None:
+    if info != 0 or not np.all(np.isfinite(lu)):
+        raise Singular("M - γ h J is singular" if info else "the Jacobian is not finite")

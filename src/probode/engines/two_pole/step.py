@@ -1,0 +1,308 @@
+"""One step of the two-pole filter: predict, correct by Newton's method, judge, choose the next.
+
+Steps are held at one length: every change costs a factorisation, and stability is that of constant
+steps. The order rises from 1 at the start, where no derivatives but the slope are known, to that of
+the solver, as soon as a higher one allows a longer step. (Going down again was tried, and does not
+pay: it saves a few steps and costs more factorisations.)
+
+- *Newton.* Corrections ``u = W z``, ``v = W u`` are repeated until the next would not matter:
+  ``error |u| θ < 0.03 max(err, 0.01)`` with ``θ`` the measured rate of convergence (which is
+  trusted less from step to step). A new Jacobian is taken where the rate is bad, after fifty steps,
+  and after a failure; a shorter step where that does not help.
+- *Error.* ``err = rms(error u / (atol + rtol |y|))``, from the first correction.
+- *Length and order.* Once a length has been held for ``q + 2`` steps: ``0.8 err^(-1/(q+1))`` times
+  as long, with the largest of the last errors, if that is a change worth a factorisation. Of the
+  next order the error is ``error_(q+1) (u_n - u_(n-1)) / (q + 1)``.
+- *Failures.* After three in a row the filter begins anew from ``y`` and its slope.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from probode.engines.two_pole.linear import Linear, Singular, Solve
+from probode.model.two_pole import Gains, gains
+
+_ITERATIONS = 4
+_ENOUGH, _LEAST = 0.03, 0.01
+"""What Newton's method may leave, in units of the error; which counts as at least so much."""
+_DIVERGES, _SLOW = 0.9, 0.3
+"""Rates at which Newton's method gives up, and at which a new Jacobian is worth its cost."""
+_MISTRUST = 1.5
+_OLD = 50
+_SAFETY, _GROWTH, _SHRINK = 0.8, 2.5, 0.2
+"""Longer steps at once would save few of them, and spoil the interpolants of the error estimate."""
+_LONGER, _SHORTER = 1.2, 0.95
+"""Changes of the length between which it is kept."""
+_FAR = 10.0
+"""An error after which the Jacobian is not believed any more."""
+_ANEW = 3
+"""Failures in a row after which derivatives are not believed, either."""
+
+
+class System(NamedTuple):
+    """What is solved: ``M y' = f(t, y)``."""
+
+    f: Callable[[float, np.ndarray], np.ndarray]
+    jacobian: Callable[[float, np.ndarray], Any]
+    """``(t, y)`` to what ``linear`` takes."""
+    linear: Linear
+    highest: int
+    """Order of the solver."""
+    mass: Callable[[np.ndarray], np.ndarray] | None = None
+    """``v -> M v``; ``None``: the identity."""
+
+    invert: Callable[[np.ndarray], np.ndarray] | None = None
+    """``v -> M⁻¹ v``, for the slope at the start."""
+
+    def slope(self, t: float, y: np.ndarray) -> np.ndarray:
+        """``y' = M⁻¹ f(t, y)``."""
+        f = self.f(t, y)
+        return f if self.invert is None else self.invert(f)
+
+    def residual(self, t: float, y: np.ndarray, slope: np.ndarray, h: float) -> np.ndarray:
+        """``z = M x_1 - h f(t, x_0)``."""
+        moved = slope if self.mass is None else self.mass(slope)
+        return moved - h * self.f(t, y)
+
+
+class Matrix(NamedTuple):
+    """``M - γ h J``, factorised."""
+
+    solve: Solve
+    h: float
+    gamma: float
+
+
+class Counts(NamedTuple):
+    """How often things happened."""
+
+    attempted: int = 0
+    accepted: int = 0
+    f: int = 0
+    jacobians: int = 0
+    factorisations: int = 0
+    solves: int = 0
+
+
+class Standing(NamedTuple):
+    """The filter between two steps. Nothing in it is changed: a later one is another one."""
+
+    t: float
+    h: float
+    """Length of the step that led here; coefficients are in units of it."""
+    x: np.ndarray
+    """``x_i = h^i y^(i)/i!``, shape ``(q+1, d)`` with the order ``q`` of the next step."""
+    following: float
+    """Length of the next step, as proposed."""
+    jacobian: Any = None
+    age: int = 0
+    matrix: Matrix | None = None
+    """For the next step, if it can be used again."""
+    used: Matrix | None = None
+    """Of the last step."""
+    rate: float = 1.0
+    held: int = 0
+    """Steps since the length or the order was changed."""
+    recent: tuple[float, ...] = ()
+    """The last errors, in units of the tolerance."""
+    correction: np.ndarray | None = None
+    """``u`` of the last step."""
+    earlier: np.ndarray | None = None
+    """``u`` of the one before, if it was as long and of the same order."""
+    failures: int = 0
+    counts: Counts = Counts()
+    resolved: bool = True
+    """Whether what was rejected last was finite."""
+
+    @property
+    def order(self) -> int:
+        """``q`` of the next step."""
+        return len(self.x) - 1
+
+    def scaled(self, h: float) -> "Standing":
+        """In units of another step."""
+        if h == self.h:
+            return self
+        powers = (h / self.h) ** np.arange(len(self.x))
+        return self._replace(x=self.x * powers[:, None], h=h, held=0, recent=(), earlier=None)
+
+    def counted(self, **more: int) -> "Standing":
+        """With so many more of these."""
+        counts = {name: getattr(self.counts, name) + n for name, n in more.items()}
+        return self._replace(counts=self.counts._replace(**counts))
+
+
+Weights = Callable[[np.ndarray], np.ndarray]
+"""From the size of the solution to what makes one of the tolerance: ``1 / (atol + rtol |y|)``."""
+
+
+def attempt(
+    system: System, weights: Weights, now: Standing, t: float, judged: bool = True
+) -> Standing:
+    """Try a step to ``t``. Accepted, the outcome stands there; else where it was, with a new plan.
+
+    Unless steps are ``judged``, all are accepted that Newton's method finishes.
+    """
+    h = t - now.t
+    now = now.scaled(h).counted(attempted=1)
+    gain, x = gains(now.order), now.x
+    predicted = gain.predict[:2] @ x
+    weight = weights(np.maximum(np.abs(x[0]), np.abs(predicted[0])))
+    try:
+        now = _ready(system, gain, now, t, predicted[0])
+    except Singular:
+        return _failed(now, 0.5, resolved=True)
+    now, solved = _newton(system, gain, now, t, predicted, weight, judged)
+    err, done = solved.error, solved.done
+    if judged and err > 1.0:
+        stale = now.age > 0 and err > _FAR
+        factor = max(_SHRINK, _SAFETY * err ** (-1.0 / (gain.order + 1)))
+        return _failed(now, factor, resolved=True, stale=stale)
+    if not done:
+        if now.age > 0:  # a new Jacobian first
+            return now._replace(jacobian=None, matrix=None, resolved=solved.finite)
+        return _failed(now, 0.5 if solved.iterations else 0.25, resolved=solved.finite)
+    following = gain.predict @ x
+    following -= gain.both @ solved.sums
+    slow = solved.iterations > 1 and now.rate > _SLOW
+    accepted = now._replace(
+        t=t,
+        x=following,
+        used=now.matrix,
+        following=h,
+        age=now.age + 1,
+        held=now.held + 1,
+        recent=(*now.recent[-2:], err),
+        correction=solved.first,
+        earlier=now.correction if now.held > 0 else None,
+        failures=0,
+    ).counted(accepted=1)
+    if slow or accepted.age > _OLD:
+        accepted = accepted._replace(jacobian=None, matrix=None)
+    if judged:
+        return _raised(system, weight, gain, accepted, x[-1])
+    return _at_top(system, accepted, x[-1])
+
+
+class _Solved(NamedTuple):
+    done: bool
+    error: float
+    sums: np.ndarray
+    """Of all ``v`` and all ``u``, ``(2, d)``."""
+    first: np.ndarray
+    """The first ``u``."""
+    iterations: int
+    finite: bool
+
+
+def _newton(
+    system: System,
+    gain: Gains,
+    now: Standing,
+    t: float,
+    at: np.ndarray,
+    weight: np.ndarray,
+    judged: bool,
+) -> tuple[Standing, _Solved]:
+    """Corrections from the prediction ``x_0, x_1`` on, and the rate at which they shrink."""
+    assert now.matrix is not None
+    solve, mass, h, both = now.matrix.solve, system.mass, now.h, gain.both[:2]
+    rate, error, before, done, finite, first = now.rate, np.inf, 0.0, False, True, at[0]
+    sums = None
+    for k in range(_ITERATIONS):
+        u = solve(system.residual(t, at[0], at[1], h))
+        length = gain.error * _norm(u, weight)
+        finite = math.isfinite(length)
+        if not finite:
+            break
+        if k == 0:
+            first, error = u, length
+            if judged and error > 1.0:
+                break
+            rate = min(1.0, _MISTRUST * rate)
+        else:
+            rate = max(length / before, 0.1 * rate) if before > 0.0 else 0.0
+            if rate > _DIVERGES:
+                break
+        moved = np.stack([solve(u if mass is None else mass(u)), u])
+        finite = math.isfinite(moved[0].sum())  # an iterative solver may give up
+        if not finite:
+            break
+        sums = moved if sums is None else sums + moved
+        at = at - both @ moved
+        before = length
+        done = length * min(1.0, rate) < _ENOUGH * min(1.0, max(error, _LEAST))
+        if done:
+            break
+    done = done or (not judged and finite and length < _ENOUGH)
+    now = now._replace(rate=rate).counted(f=k + 1, solves=2 * k + 1 + done)
+    return now, _Solved(done, error, at if sums is None else sums, first, k, finite)
+
+
+def _norm(u: np.ndarray, weight: np.ndarray) -> float:
+    """Root mean square, in units of the tolerance."""
+    parts = u * weight
+    return math.sqrt(np.dot(parts, parts) / parts.size)
+
+
+def _ready(system: System, gain: Gains, now: Standing, t: float, y: np.ndarray) -> Standing:
+    """With a Jacobian and a factorisation for this step."""
+    if now.jacobian is None:
+        found = system.jacobian(t, y)
+        now = now._replace(jacobian=found, age=0, matrix=None, rate=1.0).counted(jacobians=1)
+    matrix = now.matrix
+    if matrix is None or matrix.h != now.h or matrix.gamma != gain.gamma:
+        solve = system.linear.factorised(now.jacobian, gain.gamma * now.h)
+        now = now._replace(matrix=Matrix(solve, now.h, gain.gamma)).counted(factorisations=1)
+    return now
+
+
+def _failed(now: Standing, factor: float, *, resolved: bool, stale: bool = False) -> Standing:
+    """Rejected, with a shorter step to try; after several failures from the slope alone."""
+    failures = now.failures + 1
+    x = now.x[:2] if failures >= _ANEW else now.x
+    if stale or failures >= _ANEW:
+        now = now._replace(jacobian=None, matrix=None)
+    changed = now._replace(x=x, failures=failures, held=0, recent=(), earlier=None)
+    return changed._replace(following=now.h * factor, resolved=resolved)
+
+
+def _raised(
+    system: System, weight: np.ndarray, gain: Gains, now: Standing, highest: np.ndarray
+) -> Standing:
+    """With the length and the order of the next step; ``highest`` was ``x_q`` before this one."""
+    q = gain.order
+    if now.held <= q + 1:
+        return now
+    factor, raised = _factor(max(now.recent), q), False
+    if q < system.highest and now.earlier is not None:
+        assert now.correction is not None
+        change = _norm(now.correction - now.earlier, weight) / (q + 1)
+        above = _factor(gains(q + 1).error * change, q + 1)
+        factor, raised = max(factor, above), above >= factor
+    factor = float(np.clip(factor, _SHRINK, _GROWTH))
+    if raised:
+        now = _with_one_more(now, highest)
+    elif _SHORTER <= factor <= _LONGER:
+        return now
+    return now._replace(following=now.h * factor, held=0, recent=(), earlier=None)
+
+
+def _at_top(system: System, now: Standing, highest: np.ndarray) -> Standing:
+    """With the order of the next step where its length is given: raised as soon as may be."""
+    if now.order == system.highest or now.held < now.order:
+        return now
+    return _with_one_more(now, highest)._replace(held=0)
+
+
+def _with_one_more(now: Standing, before: np.ndarray) -> Standing:
+    """Of the next order: ``x_(q+1) = Δx_q / (q+1)``, with ``Δ`` the change over the last step."""
+    q = now.order
+    return now._replace(x=np.concatenate([now.x, (now.x[q] - before)[None] / (q + 1)]))
+
+
+def _factor(error: float, q: int) -> float:
+    return _SAFETY * max(error, 1e-10) ** (-1.0 / (q + 1))

@@ -1,0 +1,157 @@
+"""What the two-pole filter solves, from what users give: evaluations, Jacobians, linear algebra."""
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from scipy.sparse import csc_array, diags_array, issparse
+
+from probode.base.compile import compiled, turn
+from probode.engines.two_pole.linear import Direct, Krylov, Singular, Sparse
+from probode.engines.two_pole.step import System
+from probode.programs.colouring import read_pattern
+from probode.programs.field import Field
+from probode.programs.pattern_check import check_field, check_function
+from probode.programs.sparse_jacobian import GivenJacobian, differenced, traced_jacobian
+
+_LARGEST_FULL = 4000
+"""Components up to which a Jacobian without a pattern is written out."""
+KINDS = ("auto", "direct", "krylov")
+
+
+class Asked(NamedTuple):
+    """What users say of a Jacobian and of how to solve with it."""
+
+    jac: Any = None
+    """``(t, y) -> J`` of flat states, or a constant matrix."""
+    sparsity: Any = None
+    lband: int | None = None
+    uband: int | None = None
+    mass: Any = None
+    """A constant matrix (sparse, full, or its diagonal)."""
+    linear: str = "auto"
+    preconditioner: Callable[..., Any] | None = None
+
+    @property
+    def says_where(self) -> bool:
+        """Whether it is known where entries are."""
+        return any(x is not None for x in (self.sparsity, self.lband, self.uband))
+
+
+def system_of(field: Any, t0: float, y0: np.ndarray, order: int, asked: Asked) -> System:
+    """The system of a traced field, or of one (with ``function``) that only Python evaluates."""
+    d, traced = y0.size, isinstance(field, Field)
+    f = _evaluation(field) if traced else field.function
+    mass = None if asked.mass is None else _sparse_mass(asked.mass, d)
+    invert = None if mass is None else _inverse(mass)
+    weigh = None if mass is None else mass.__matmul__
+    rest = (order, weigh, invert)
+    if asked.linear == "krylov":
+        if not traced:
+            raise TypeError(
+                "linear='krylov' needs products J v, by JAX: `fun` cannot be traced. Give "
+                "`jac_sparsity`, or write it with operations that JAX knows."
+            )
+        linear = Krylov(field, asked.preconditioner, mass)
+        return System(f, lambda t, y: (t, y), linear, *rest)
+    jacobian = _jacobian(field, f, t0, y0, asked)
+    return System(f, jacobian, Direct(d, mass), *rest)
+
+
+def _evaluation(field: Field) -> Callable[[float, np.ndarray], np.ndarray]:
+    """``f(t, y)``, compiled for large arrays, with as little as possible around it."""
+    call = _value()
+
+    def f(t: float, y: np.ndarray) -> np.ndarray:
+        with turn(field.calls_libraries):
+            return np.asarray(call(field, t, y))
+
+    return f
+
+
+@lru_cache(maxsize=1)
+def _value() -> Callable[..., Any]:
+    # With all optimisations: on large arrays they are worth the compile time.
+    return jax.jit(lambda field, t, y: field(t, y))
+
+
+def _jacobian(
+    field: Any, f: Callable[..., np.ndarray], t0: float, y0: np.ndarray, asked: Asked
+) -> Callable[[float, np.ndarray], Any]:
+    """The user's own; exact where the field is traced; else by differences."""
+    d, given = y0.size, (asked.sparsity, asked.lband, asked.uband)
+    words = "`jac_sparsity`" if asked.sparsity is not None else "`lband` and `uband`"
+    if asked.jac is not None:
+        bands = {"below": asked.lband, "above": asked.uband, "sparsity": asked.sparsity}
+        return GivenJacobian(asked.jac, d, **bands)
+    if isinstance(field, Field):
+        own = traced_jacobian(field)
+        pattern = read_pattern(*given, d) if asked.says_where else None
+        if own is not None and (pattern is None or not (own.pattern > pattern).nnz):
+            return own  # of the program itself, no wider than what was said
+        if pattern is None:
+            return _written_out(field, d)
+        found = traced_jacobian(field, pattern)
+        assert found is not None
+        check_field(field, t0, y0, found(t0, y0), words)
+        return found
+    if not asked.says_where:
+        if d > _LARGEST_FULL:
+            raise ValueError(_too_large(d, "`fun` cannot be traced, so its pattern is not known"))
+        sparsity = np.ones((d, d), bool)
+        return differenced(field.function, d, sparsity)
+    estimated = differenced(field.function, d, *given)
+    check_function(field.function, t0, y0, estimated(t0, y0), words)
+    return estimated
+
+
+def _written_out(field: Field, d: int) -> Callable[[float, np.ndarray], Any]:
+    if d > _LARGEST_FULL:
+        raise ValueError(_too_large(d, "by its program every component depends on most others"))
+
+    def full(t: float, y: np.ndarray) -> np.ndarray:
+        return np.asarray(_full(field, t, y))
+
+    return full
+
+
+def _too_large(d: int, why: str) -> str:
+    return (
+        f"the Jacobian of {d} components would take {8e-9 * d * d:.3g} GB, since {why}. Give "
+        "`jac_sparsity` (where entries are) or a sparse `jac`; or use SparseEK1(linear='krylov'), "
+        "which needs products with it only."
+    )
+
+
+@compiled()
+def _full(field: Field, t: Any, y: Any) -> Any:
+    return field.jacobian(t, y)[1]
+
+
+def _sparse_mass(mass: Any, d: int) -> csc_array:
+    if callable(mass):
+        raise TypeError(
+            "SparseEK1 takes a constant mass matrix, got a function: use EK1, or write the "
+            "equation with a constant one."
+        )
+    if issparse(mass):
+        found = csc_array(mass)
+    else:
+        array = np.asarray(mass, float)
+        found = csc_array(diags_array(array)) if array.ndim == 1 else csc_array(array)
+    if found.shape != (d, d):
+        raise ValueError(f"the mass matrix must have the shape {(d, d)}, got {found.shape}.")
+    return found.astype(float)
+
+
+def _inverse(mass: csc_array) -> Callable[[np.ndarray], np.ndarray]:
+    try:
+        none = csc_array(mass.shape)
+        return Sparse(mass.shape[0], mass).factorised(none, 0.0)
+    except Singular:
+        raise ValueError(
+            "the mass matrix is singular: a differential-algebraic equation, for which SparseEK1 "
+            "is not made. Use EK1."
+        ) from None

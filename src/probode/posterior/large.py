@@ -1,0 +1,85 @@
+"""Posteriors of large stiff systems (SparseEK1): what their engine needs, and what comes of it."""
+
+from typing import Any
+
+import numpy as np
+
+from probode.engines.monitor import Monitor
+from probode.engines.protocol import Given
+from probode.engines.two_pole.engine import TWO_POLE, Large
+from probode.engines.two_pole.saving import solve_saving
+from probode.engines.two_pole.system import Asked, system_of
+from probode.filter.loop import Solve
+from probode.filter.smooth import Marginals
+from probode.global_error import two_pole
+from probode.model.equation import Equation, FirstOrder
+from probode.model.gaussian import norm
+from probode.model.mass_matrix import MassMatrix
+from probode.posterior.paths import NodePath, SavedPath
+from probode.posterior.posterior import Posterior
+
+
+def read(equation: Equation, jac: Any, args: tuple[Any, ...]) -> tuple[Equation, Asked]:
+    """``y' = f`` and what else there is of ``M y' = f``; with the user's Jacobian, as it is."""
+    mass = None
+    if isinstance(equation, MassMatrix):
+        mass, equation = equation.mass, FirstOrder(equation.function)
+    if type(equation) is not FirstOrder:
+        raise ValueError(
+            f"SparseEK1 solves y' = f(t, y) and M y' = f(t, y), got {type(equation).__name__}: "
+            "write it as one of these, or use EK1."
+        )
+    if callable(jac):
+        function = jac
+
+        def jac(t: float, y: np.ndarray) -> Any:
+            return function(t, y, *args)
+
+    return equation, Asked(jac=jac, mass=mass)
+
+
+def equip(
+    given: Given,
+    solver: Any,
+    mode: str,
+    asked: Asked,
+    times: Any = None,
+    traced: bool = False,
+) -> None:
+    """With the system, and what carries its error along if there are to be error bars.
+
+    ``times`` are those at which the solution is kept, if it is nowhere else.
+    """
+    inputs = given.inputs
+    if traced:
+        TWO_POLE.end(inputs)
+    t0, y0 = float(inputs.t0), np.array(inputs.y0, float).reshape(-1)
+    asked = asked._replace(linear=solver.linear, preconditioner=solver.preconditioner)
+    system = system_of(inputs.field, t0, y0, solver.order, asked)
+    follower = None
+    if mode != "model":
+        watch = None if times is None else two_pole.AtTimes(np.asarray(times), t0, y0.size)
+        follower = two_pole.Transport.start(system, t0, y0, watch)
+    given.large = Large(system, follower)
+
+
+def saved_path(given: Given, times: Any, monitor: Monitor) -> tuple[SavedPath, Solve, Any]:
+    """The solution at chosen times, in memory for these alone."""
+    kept, status, follower = solve_saving(given, np.asarray(times), monitor)
+    given.large = given.large._replace(follower=follower)
+    marginals = Marginals(kept.saved.mean, kept.saved.factor)
+    return SavedPath(kept.saved, marginals, kept), kept.solve, np.asarray(status.value)
+
+
+def calibrated(posterior: Posterior, given: Given, mode: str) -> Posterior:
+    """With the error bars that were asked for: the estimate has gone along with the steps."""
+    done = given.large.follower
+    if mode == "model" or done is None:
+        return posterior
+    found, columns = posterior.path.select(posterior.method, 0)
+    mean, std = np.asarray(found), np.asarray(norm(columns))
+    if isinstance(posterior.path, NodePath):
+        made = two_pole.calibration(mode, done.finished(), mean, std)
+    else:
+        made = done.watch.calibration(mode, done, mean, std)
+    return posterior.with_calibration(made).with_looked()
