@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from probode.base.jax_inside import readable, trace
-from probode.filter.solvers import EK0, EK1, Solver, build
+from probode.filter.solvers import EK0, EK1, Solver, SparseEK1, build
 from probode.model.diffusion import as_diffusion
 from probode.model.gaussian import norm
 from probode.model.prior import IWP
@@ -33,6 +33,10 @@ _DEAR = 2.0
 """Microseconds of an evaluation from which on EK0 may pay in small problems, too."""
 _LARGEST_EK1 = 5000
 """Above this size of the state EK1 is no alternative: one step takes seconds."""
+_LARGEST_DENSE = 60
+"""Components above which SparseEK1 takes the place of EK1: its steps are a part of the work."""
+_WITH_ALL = 10.0
+"""A step of EK0 with many components, kept, smoothed and calibrated, in units of taking it."""
 _PATIENCE = 2.0
 """EK0 may cost so many times what EK1 is guessed to cost before EK1 takes its place."""
 
@@ -103,11 +107,22 @@ def seconds_of_dense_step(d: int, order: int) -> float:
     return 2.5e-10 * ((order + 1) * d) ** 3
 
 
-def steps_worth_trying(d: int, order: int, evaluations: int = 2, evaluation: float = 0.0) -> int:
-    """Steps of EK0 that together cost twice what EK1 is guessed to cost for the whole solve."""
+def price_of_sparse(d: int, evaluation: float) -> float:
+    """Microseconds of a step of SparseEK1, where a factorisation is a few numbers a row."""
+    return 300.0 + 0.5 * d + 3.0 * evaluation
+
+
+def steps_worth_trying(
+    d: int, order: int, evaluations: int = 2, evaluation: float = 0.0, implicit: float | None = None
+) -> int:
+    """Steps of EK0 that together cost twice what EK1 is guessed to cost for the whole solve.
+
+    ``implicit`` is the price of a step of another solver in its place.
+    """
     ek0 = price_of_ek0(d, order, evaluations * evaluation)
-    ratio = price_of_ek1(d, order, evaluation) / ek0
-    return int(_PATIENCE * _TYPICAL_STEPS * ratio)
+    if implicit is not None:
+        return int(_PATIENCE * _TYPICAL_STEPS * implicit / (_WITH_ALL * ek0))
+    return int(_PATIENCE * _TYPICAL_STEPS * price_of_ek1(d, order, evaluation) / ek0)
 
 
 def price_of_evaluation(function: Callable[[float, np.ndarray], Any], y: np.ndarray) -> float:
@@ -241,6 +256,7 @@ def candidates(
     evaluation: Callable[[], float] = lambda: 0.0,
     evaluations: int | None = None,
     more: int = 0,
+    sparse: bool = False,
 ) -> list[Candidate]:
     """Solvers in the order in which to try them; ``None`` stands for a choice of ours.
 
@@ -249,7 +265,8 @@ def candidates(
 
     ``pace()`` is that of the start, ``evaluation()`` the price of ``f``. EK0 is tried first where
     it may pay, with two evaluations in a step; when it has spent twice what EK1 would cost, EK1
-    takes over: a problem that turns stiff costs little more.
+    takes over: a problem that turns stiff costs little more. If that may be ``sparse``, for more
+    than a few components it is SparseEK1.
     """
     if method is not None and order is not None:
         return [Candidate(build(method, order, diffusion, evaluations))]
@@ -271,6 +288,12 @@ def candidates(
     explicit = solver(EK0)
     if as_diffusion(diffusion).multivariate:  # derived for EK0 alone
         return [Candidate(explicit)]
+    if sparse and d > _LARGEST_DENSE:
+        budget = steps_worth_trying(d, explicit.order, twice, price, price_of_sparse(d, price))
+        large = Candidate(SparseEK1(diffusion=diffusion))
+        if steps_for_stability(explicit.order, times, twice) > budget:
+            return [large]
+        return [Candidate(explicit, budget), large]
     implicit = solver(EK1)
     budget = steps_worth_trying(d, explicit.order, twice, price)
     steps = steps_of_ek0(explicit.order, rtol, times, changes, twice)

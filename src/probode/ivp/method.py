@@ -156,6 +156,7 @@ def solvers_for(
         evaluation,
         options.evaluations,
         derivatives - 1,
+        sparse=derivatives == 1 and not np.iscomplexobj(y0) and options.diffusion == "dynamic",
     )
     if method is None or order is None:
         logger.info("chosen: %s.", " then ".join(one.solver.name for one in found))
