@@ -10,6 +10,10 @@ with the factorisation ``W`` of the step that led to ``t_n``: no matrix of its o
 evaluations of ``f`` a step. It runs ``w`` steps behind the filter and keeps ``2w + 1`` nodes.
 Where the length of the steps changes, what is stiff in ``h e'`` is of no use in the new units, and
 is taken out: ``h e' <- (2 W - W²) h e'``. With a mass matrix, ``M e' = M P' - f(t, P - e)``.
+
+Where a fast layer was met with long steps, ``P'`` is whatever polynomials make of it. The slope of
+one with two nodes less says so: if what it would change of the error in a step, ``W h ΔP'``, is
+more than twice the largest error, the estimate is flagged.
 """
 
 from typing import Any, NamedTuple
@@ -27,6 +31,11 @@ _QUICK = 0.2
 """A rate of convergence at which one iteration is enough."""
 _HARMLESS = 4.0
 """Times the largest error by which the iterations of all steps together may be unsettled."""
+
+
+_UNSURE = 2.0
+"""Times the largest error by which a single step may be unsure: nodes around see what it was."""
+_SMALL, _TINY = 1e-2, 1e-290
 
 
 class Node(NamedTuple):
@@ -56,6 +65,10 @@ class Transport(NamedTuple):
     found: tuple[list[np.ndarray], int] = ([], 0)
     """Errors of all nodes after the first: a list, of which so many are mine."""
     tally: Tally | None = None
+    doubt: float = 0.0
+    """The most that two nodes less in the interpolant would have changed of the error in a step."""
+    largest: float = 0.0
+    """The largest error; both relative to the solution, and root mean squares."""
     watch: Any = None
     """Is told of the error of each node, ``(t, e)``, which then is not kept."""
     f: int = 0
@@ -67,7 +80,8 @@ class Transport(NamedTuple):
         node, zero = Node(t, np.array(y, float)), np.zeros((2, y.size))
         tally: Any = Tally.start(np, node.y)  # type: ignore[arg-type]
         w = (system.highest + 3) // 2
-        return Transport(system, w, (node,), 0, zero, 0.0, ([], 0), tally, watch)
+        begun = Transport(system, w, (node,), 0, zero, 0.0, ([], 0), tally)
+        return begun._replace(watch=watch)
 
     def passed(self, now: Standing) -> "Transport":
         """After a step of the filter: its error is found when it has gone on for ``w`` steps."""
@@ -140,7 +154,7 @@ class Transport(NamedTuple):
             change = gains.T @ np.stack([here.solve(weighed(u)), u])
             e, he = e - change[0], he - change[1]
             moved.append(change[0])
-        mine = self._replace(
+        mine = self._doubted(n, e, h * weighed(slope - self._slope(n, self.w - 1)))._replace(
             error=np.stack([e, he]),
             h=h,
             behind=self.behind - 1,
@@ -148,9 +162,26 @@ class Transport(NamedTuple):
         )
         return mine._noted(here, e, moved[0], moved[1] if len(moved) > 1 else 0.0 * u)
 
-    def _slope(self, n: int) -> np.ndarray:
-        """``P'`` at a node, with as many on both sides as there are."""
-        last, w = len(self.nodes) - 1, self.w
+    def _doubted(self, n: int, error: np.ndarray, moved: np.ndarray) -> "Transport":
+        """With how far the error would be another one, had the interpolant two nodes less."""
+        here = self.nodes[n]
+        size = np.abs(here.y)
+        weight = 1.0 / (size + _SMALL * size.max(initial=0.0) + _TINY)
+
+        def norm(x: np.ndarray) -> float:
+            parts = x * weight
+            return float(np.sqrt(np.dot(parts, parts) / parts.size))
+
+        doubt = norm(moved)
+        if doubt > self.doubt:  # else it is not the largest, either, once it is damped
+            doubt = min(doubt, norm(here.solve(moved)))
+        largest = norm(error)
+        largest = max(self.largest, largest) if np.isfinite(largest) else self.largest
+        return self._replace(doubt=max(self.doubt, doubt), largest=largest)
+
+    def _slope(self, n: int, w: int | None = None) -> np.ndarray:
+        """``P'`` at a node, with ``w`` on both sides as far as there are."""
+        last, w = len(self.nodes) - 1, self.w if w is None else w
         first = max(0, min(n - w, last - 2 * w))
         return _slope(self.nodes[first : first + 2 * w + 1], self.nodes[n])
 
@@ -185,8 +216,15 @@ def calibration(mode: str, done: Transport, values: np.ndarray, std: np.ndarray)
     error = done.errors[: len(values)]
     error = np.pad(error, ((0, len(values) - len(error)), (0, 0)), constant_values=np.nan)
     scale = _scales(error, values)
-    signs = done.tally.signs(np, _HARMLESS)
-    return _made(mode, error, scale, std, signs, done.f)
+    return _made(mode, error, scale, std, _signs(done), done.f)
+
+
+def _signs(done: Transport) -> np.ndarray:
+    """What to judge by: where steps are too long to estimate from, nothing settles, either."""
+    assert done.tally is not None
+    signs = np.array(done.tally.signs(np, _HARMLESS))
+    signs[0] = max(signs[0], done.doubt / (_UNSURE * done.largest + _TINY))
+    return signs
 
 
 def _scales(error: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -280,7 +318,7 @@ class AtTimes:
         scale = np.maximum(scale, _EPSILON * np.abs(values))
         scale = np.where(np.isfinite(scale), scale, tally.high - tally.low)
         scale[np.all(local == 0.0, axis=1)] = 0.0  # at the start, which is exact
-        return _made(mode, error, scale, std, tally.signs(np, _HARMLESS), done.f)
+        return _made(mode, error, scale, std, _signs(done), done.f)
 
 
 _WINDOW, _LEAST = 0.2, 3.0

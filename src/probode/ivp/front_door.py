@@ -150,7 +150,7 @@ def solve_ivp(
         raise ValueError(f"t_span must be a pair of numbers, got {t_span!r}.")
     arguments = _arguments(args)
     kind = read_method(method)
-    if isinstance(method, str):
+    if isinstance(method, str) and not isinstance(fun, Equation):
         kind = large_kind(kind, chosen, np.size(y0))
     if is_large(kind) and "order" not in options:
         chosen = chosen._replace(order=SparseEK1.order)

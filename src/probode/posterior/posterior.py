@@ -133,6 +133,11 @@ class Posterior(Conditional, Views):
             raise ValueError(
                 f"k must be between 0 and the order {self.solver.order} of the solver, got {k}."
             )
+        if k > 0 and not self.solver.smooths:
+            raise ValueError(
+                f"{self.solver.name} knows how large errors of y are, not those of derivatives: for "
+                "the slope evaluate f at the mean."
+            )
         made, scales = self._estimates(k), None
         if t is None:
             scales = None if made is None else made.scales
