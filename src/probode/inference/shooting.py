@@ -264,7 +264,7 @@ class _Equations(NamedTuple):
                     band[i - j, j::size] = blocks[:, i, j]
                 band[size + i - j, j::size] = under[:, i, j]
         band[0] *= 1.0 + damping
-        return band
+        return band[: band.shape[1]]
 
 
 def _equations(place: _Place) -> _Equations:
