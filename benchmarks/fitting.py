@@ -64,6 +64,8 @@ class Problem(NamedTuple):
     methods: tuple[str, ...] = METHODS
     kind: str = "fenrir"
     """The likelihood at the end of shooting."""
+    share: float = 1.0
+    """Of the runs."""
     start_of: Callable[..., Any] | None = None
     """The initial value as a function of parameters, where it is unknown."""
     unknown: Callable[..., dict[str, Any]] | None = None
@@ -141,6 +143,16 @@ def spikes(t: Any, y: Any, p: Any, xp: Any = jnp) -> Any:
     currents = p["gNa"] * m**3 * h * (53.0 - v) + p["gK"] * n**4 * (-107.0 - v) + leak * (-70.0 - v)
     slopes = [a * (1.0 - x) - b * x for x, (a, b) in zip((m, h, n), _gates(v, xp), strict=True)]
     return xp.stack([currents + CURRENT, *slopes])
+
+
+def two_compartments(t: Any, y: Any, p: Any, xp: Any = jnp) -> Any:
+    """Two of them, half as large, joined by 1 mS/cm²; the current flows into the first."""
+    halves = []
+    for i, (own, other) in enumerate(((y[:4], y[4:]), (y[4:], y[:4])), 1):
+        one = spikes(t, own, {name: p[f"{name}{i}"] for name in ("gNa", "gK", "gl")}, xp)
+        more = (CURRENT if i == 1 else -CURRENT) + other[0] - own[0]
+        halves += [one[:1] + more, one[1:]]
+    return xp.concatenate(halves)
 
 
 def resting(v: float = -70.0) -> np.ndarray:
@@ -225,6 +237,9 @@ def rates() -> list[Problem]:
     two = {name: channels[name] for name in ("gNa", "gK")}
     true = {"gNa": 25.0, "gK": 7.0, "gl": 0.1}
 
+    both = {f"{name}{i}": channels[name] for i in (1, 2) for name in channels}
+    six = dict(zip(both, (25.0, 7.0, 0.09, 20.0, 10.0, 0.11), strict=True))
+
     def thinned(spacing: float) -> float:
         return float(np.sqrt(0.1 * 0.01 / spacing))
 
@@ -249,6 +264,11 @@ def rates() -> list[Problem]:
             "Hodgkin-Huxley 3", spikes, true, channels, resting(),
             np.linspace(0.0, 80.0, 321), [0], thinned(0.25), 0.0125, _uniform(channels),
             "Fenrir 51 %, least squares 3 %, tempered 99 %", fast[:2], "plain",
+        ),
+        Problem(
+            "Hodgkin-Huxley 6", two_compartments, six, both, np.tile(resting(), 2),
+            np.linspace(0.0, 80.0, 321), [0, 4], thinned(0.25), 0.0125, _uniform(both),
+            "Fenrir 50 %, least squares 0, tempered 88 %", fast[:2], "plain", 0.25,
         ),
     ]  # fmt: skip
 
@@ -369,7 +389,8 @@ def rows_of(
             if given.methods and method not in given.methods:
                 continue
             begun = time.perf_counter()
-            made = make(problem, method, max(round(SHARES.get(method, 1.0) * given.runs), 1))
+            share = problem.share * SHARES.get(method, 1.0)
+            made = make(problem, method, max(round(share * given.runs), 1))
             spent = time.perf_counter() - begun
             print(
                 f"| {problem.name} | {method} | {made} | {spent:.0f} | {problem.published} |",
