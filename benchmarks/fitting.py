@@ -1,6 +1,6 @@
 """How often are parameters found? Published success rates of fits, with ours beside them.
 
-    python -m benchmarks.fitting [--runs 80] [--only NAME ...] [--methods NAME ...] [--seed 1]
+    python -m benchmarks.fitting [--runs 60] [--only NAME ...] [--methods NAME ...] [--seed 1]
 
 Estimates: new data and a new start in every run; initial values and noise unknown (Tronarp, Bosch,
 Hennig: Fenrir, 2022). Rates: one set of data, how many starts lead to the true parameters (Beck et
@@ -401,7 +401,7 @@ def rows_of(
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--runs", type=int, default=80)
+    parser.add_argument("--runs", type=int, default=60)
     parser.add_argument("--only", nargs="*", default=[], help="parts of the names of problems")
     parser.add_argument("--methods", nargs="*", default=[], help="names of methods")
     parser.add_argument("--seed", type=int, default=1)
