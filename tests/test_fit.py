@@ -479,6 +479,23 @@ def test_the_report(found):
     assert max(map(len, lines)) <= 100
 
 
+def test_the_report_in_a_notebook(found):
+    """The numbers of the text, in cells; names are escaped."""
+    shown = found._repr_html_()
+    row = next(line for line in str(found).splitlines() if line.strip().startswith("rate"))
+    for cell in row.strip().split("  "):
+        assert cell.strip().replace(">", "&gt;") in shown
+    assert "converged" in shown
+    assert shown.count("<tr>") == 3
+
+
+def test_terms_sum_up_to_the_log_likelihood(found):
+    """Of the default likelihood, all data at once."""
+    terms = found.objective.terms(found.z[None])
+    assert terms.shape == (1, 1, 9)
+    assert abs(terms.sum() - found.log_likelihood) < 1e-9
+
+
 def test_figures(found):
     plt = pytest.importorskip("matplotlib.pyplot")
     drawing = found.plot(names=["u"], title="decay")

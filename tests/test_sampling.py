@@ -69,6 +69,9 @@ def test_what_arviz_gets(drawn):
     slope, level = (drawn.posterior[name].values for name in ("slope", "level"))
     expected = norm.logpdf(VALUES, slope[..., None] * TIMES + level[..., None], 0.1).sum(axis=-1)
     np.testing.assert_allclose(stats["total_log_likelihood"], expected, atol=1e-6)
+    each = drawn.log_likelihood["u"]
+    assert each.shape == (2, 400, 9)
+    np.testing.assert_allclose(each.sum("u_dim_0"), expected, atol=1e-6)
     assert {"lp", "n_steps", "tree_depth", "energy", "step_size"} <= set(stats)
     np.testing.assert_array_equal(drawn.observed_data["u"].values[:, 0], VALUES)
 

@@ -15,9 +15,11 @@ from probode.filter.given import check_limits
 from probode.filter.solvers import EK1, Solver
 from probode.inference.likelihood import METHODS, calibration_for
 from probode.inference.objective import Objective, Statement
-from probode.inference.optimise import drawn_starts, search
+from probode.inference.optimise import Optimum, drawn_starts
+from probode.inference.optimise import search as climb
 from probode.inference.parameters import read_starts
 from probode.inference.result import Fit
+from probode.inference.shooting import Shooting, begun
 from probode.inference.stated import problem_at, read_statement
 from probode.inference.task import Plan, read_task
 from probode.model.diffusion import as_diffusion
@@ -40,6 +42,7 @@ def fit(
     calibration: str | None = None,
     diffusion: Any = None,
     starts: int | Sequence[Mapping[str, Any]] = 1,
+    search: str = "direct",
     temper: Sequence[float] | None = None,
     max_iterations: int = 200,
     max_steps: int = 100_000,
@@ -90,6 +93,11 @@ def fit(
         bounds; without these: around yours). Or the starts themselves, a list of values by name,
         with that of ``parameters`` for what is not named; those without a solution are passed
         over. The best maximum is kept, ``Fit.starts`` has all.
+    search
+        ``"direct"``: to the nearest maximum of the likelihood. ``"shooting"``, for poor starts:
+        the solution at every datum is an unknown as well, first near the datum and then tied to
+        the equation, in stages (multiple shooting); the search then goes on from there. A direct
+        search is done besides, and the better one kept. For Gaussian data.
     temper
         Diffusion tempering: values of the solver's diffusion, the largest first, such as
         ``10.0 ** np.arange(20, -1, -2)``. Each gives a likelihood that is the less certain of the
@@ -118,6 +126,7 @@ def fit(
     1.0
     """
     check_choice("method", method, tuple(METHODS))
+    check_choice("search", search, ("direct", "shooting"))
     steps = check_limits(max_steps, None)
     most = check_limits(max_iterations, None)
     if steps is None or most is None:
@@ -132,25 +141,64 @@ def fit(
     known = None if diffusion is None or statement.diffusion else float(diffusion)
     objective = Objective(statement, plan, solver, control, known)
     stages = _stages(objective, temper)
+    shooting = _shooting(objective, temper) if search == "shooting" else None
     with interruptible() as pressed:
         found = []
-        for start in _starts(objective, given, seed):
-            found.append(search(stages, start, pressed=pressed.is_set, max_iterations=most))
+        for start in _starts(objective, given, seed, shooting):
+            found.append(_search(stages, shooting, start, pressed.is_set, most))
             if found[-1].interrupted:
                 break
-        made = Fit(objective, max(found, key=lambda one: one.look.value), found, names)
+        best = max(found, key=lambda one: one.look.value)
+        if not best.look.value > -np.inf:
+            _check_start(objective, best.start)
+        made = Fit(objective, best, found, names)
     if not made.success:
         warnings.warn(f"the fit has not converged: {made.message}.", RuntimeWarning, stacklevel=2)
     return made
 
 
-def _starts(objective: Objective, given: int | list[np.ndarray], seed: int) -> list[np.ndarray]:
-    """Where to search from; at one of them at least there is a solution."""
+def _shooting(objective: Objective, temper: Any) -> Shooting:
+    if temper is not None:
+        raise ValueError(
+            "search='shooting' and temper= are two ways to follow the data at first: pass one."
+        )
+    if objective.statement.data[0].log_density is not None or objective.statement.log_density:
+        raise ValueError(
+            "search='shooting' is for Gaussian data: its squares are those of residuals in units "
+            "of a noise. With log_density= use starts=, or fit with a noise first."
+        )
+    return Shooting(objective)
+
+
+def _search(
+    stages: list[tuple[Objective, float | None]],
+    shooting: Shooting | None,
+    start: np.ndarray,
+    pressed: Callable[[], bool],
+    most: int,
+) -> Optimum:
+    """From one start to a maximum."""
+    if shooting is None:
+        return climb(stages, start, pressed=pressed, max_iterations=most)
+    before = begun(shooting, start, pressed=pressed, max_iterations=most)
+    found = climb(stages, before.z, pressed=pressed, max_iterations=most)
+    iterations = before.iterations + found.iterations
+    return found._replace(start=start, iterations=iterations)
+
+
+def _starts(
+    objective: Objective, given: int | list[np.ndarray], seed: int, shooting: Shooting | None
+) -> list[np.ndarray]:
+    """Where to search from; at one of them at least there is a solution.
+
+    Data lead away from where there is none.
+    """
     if isinstance(given, int):
         first = objective.space.start()
-        _check_start(objective, first)
+        if shooting is None:
+            _check_start(objective, first)
         return drawn_starts(objective, first, given, seed)
-    if not any(objective.look(z).value > -np.inf for z in given):
+    if shooting is None and not any(objective.look(z).value > -np.inf for z in given):
         _check_start(objective, given[0])
     return given
 

@@ -246,6 +246,20 @@ class Objective:
                 _priors(self._shape.prior, self._constants[1], jnp.asarray(z), *self._numbers)
             )
 
+    def terms(self, z: np.ndarray) -> np.ndarray | None:
+        """The log likelihood of each row, datum by datum: ``(rows, data sets, times)``.
+
+        Each given those after it (or before it), which matters as much as the solver's uncertainty
+        does: they sum up to the log likelihood. ``None`` for likelihoods that are no such sum, and
+        for data that are not Gaussian.
+        """
+        gaussian = self.statement.noise is not None or self.statement.data[0].noise is not None
+        if self.plan.kind not in WITH_ROWS or not gaussian:
+            return None
+        with double_precision(), one_blas_thread():
+            given = self._constants[0], jnp.asarray(z), *self._numbers
+            return np.asarray(_terms(self._shape, *given))
+
     @property
     def program(self) -> tuple[Shape, Any]:
         """What :func:`log_density` takes: what is part of a program, and numbers."""
@@ -317,6 +331,22 @@ def _compiled_look(shape: Shape, constants: Any, others: Any, z: Array, *numbers
 
 
 _look = compiled(0)(_compiled_look)
+
+
+@compiled(0)
+def _terms(shape: Shape, constants: Any, z: Array, *numbers: Array) -> Array:
+    def one(z: Array, s: Array) -> Array:
+        leaves = jax_inside.run(shape.task.jaxpr, constants, z, s, *numbers)
+        task: Task = jax.tree.unflatten(shape.tree, leaves)
+        _, succeeded, rows = WITH_ROWS[shape.plan.kind](shape.plan, task)
+        # Whitened residuals and logarithms of pivots: of all data, or of one after the other.
+        white, log_pivot = jnp.split(rows, 2, axis=-1)
+        each = -(0.5 * white**2 + log_pivot + 0.5 * jnp.log(2.0 * jnp.pi))
+        each = jnp.where(task.data.known > 0.0, each.reshape(task.data.known.shape), 0.0)
+        return jnp.where(succeeded, jnp.sum(each, axis=1), -jnp.inf)
+
+    sets = jnp.arange(shape.subjects or 1)
+    return jax.lax.map(lambda row: jax.lax.map(lambda s: one(row, s), sets), z)
 
 
 @compiled(0)

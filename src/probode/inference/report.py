@@ -1,5 +1,6 @@
-"""A fit as text: what ``print(fit)`` shows."""
+"""A fit as text, what ``print(fit)`` shows, and as HTML for notebooks."""
 
+from html import escape
 from math import floor, log10
 from typing import TYPE_CHECKING, Any
 
@@ -14,34 +15,63 @@ _LEAST_CORRELATION = 0.1
 _MOST_CORRELATIONS = 12
 _DIGITS = 3
 """Of standard errors."""
+_COLORS = {True: "#2a9d5c", False: "#e05252"}
+"""Of marks: to be seen on light and on dark pages."""
 _PLAIN = 7
 """Up to this power of ten numbers are written without an exponent."""
 
 
 def text(fit: "Fit") -> str:
     """The report."""
-    statement, plan = fit.objective.statement, fit.objective.plan
-    sets = f" in {len(statement.data)} data sets" if statement.several else ""
     head = "✓" if fit.success else "✗"
-    lines = [
-        f"Fit of {_count(fit.space.size, 'parameter')} to {_count(fit.n_data, 'value')}{sets}",
-        f"  {head} {fit.message} ({_count(fit.iterations, 'iteration')}"
-        + (f", best of {len(fit.starts)} starts)" if len(fit.starts) > 1 else ")"),
-        "",
-        *_table(fit),
-    ]
+    lines = [_title(fit), f"  {head} {_ending(fit)}", "", *_table(fit)]
     correlations = _correlations(fit)
     if correlations:
         lines += ["", f"  correlations (those above {_LEAST_CORRELATION:g})", *correlations]
-    priors = f", log prior {fit.log_prior:.6g}" if fit.space.has_priors else ""
-    lines += [
-        "",
-        f"  log likelihood {fit.log_likelihood:.6g}{priors}, AIC {fit.aic:.6g}, BIC {fit.bic:.6g}",
-        f"  {plan.kind} likelihood; the solver's share of the variance at the data is "
-        f"{_percent(fit.solver_share)}",
-    ]
+    lines += ["", *(f"  {line}" for line in _about(fit))]
     lines += [f"  ! {warning}." for warning in fit.warnings]
     return "\n".join(lines)
+
+
+def html(fit: "Fit") -> str:
+    """The same for notebooks, in the page's own colours."""
+    head, *rows = _rows(fit)
+    style = 'style="text-align: left"'
+    table = [
+        f"<tr>{''.join(f'<{tag} {style}>{escape(cell)}</{tag}>' for cell in row)}</tr>"
+        for tag, row in (("th", head), *(("td", row) for row in rows))
+    ]
+    mark = f'<strong style="color: {_COLORS[fit.success]}">{"✓" if fit.success else "✗"}</strong>'
+    parts = [f"<div><strong>{escape(_title(fit))}</strong></div>"]
+    parts += [f"<div>{mark} {escape(_ending(fit))}</div>", f"<table>{''.join(table)}</table>"]
+    correlations = [escape(" ".join(line.split())) for line in _correlations(fit)]
+    if correlations:
+        said = f"<summary>correlations (those above {_LEAST_CORRELATION:g})</summary>"
+        parts.append(f"<details>{said}{'<br>'.join(correlations)}</details>")
+    warning = f'<strong style="color: {_COLORS[False]}">!</strong>'
+    parts += [f"<div>{warning} {escape(one)}.</div>" for one in fit.warnings]
+    parts += [f'<div style="opacity: 0.75">{escape(line)}</div>' for line in _about(fit)]
+    return '<div style="line-height: 1.5; max-width: 60em">\n' + "\n".join(parts) + "\n</div>"
+
+
+def _title(fit: "Fit") -> str:
+    statement = fit.objective.statement
+    sets = f" in {len(statement.data)} data sets" if statement.several else ""
+    return f"Fit of {_count(fit.space.size, 'parameter')} to {_count(fit.n_data, 'value')}{sets}"
+
+
+def _ending(fit: "Fit") -> str:
+    best = f", best of {len(fit.starts)} starts" if len(fit.starts) > 1 else ""
+    return f"{fit.message} ({_count(fit.iterations, 'iteration')}{best})"
+
+
+def _about(fit: "Fit") -> list[str]:
+    priors = f", log prior {fit.log_prior:.6g}" if fit.space.has_priors else ""
+    return [
+        f"log likelihood {fit.log_likelihood:.6g}{priors}, AIC {fit.aic:.6g}, BIC {fit.bic:.6g}",
+        f"{fit.objective.plan.kind} likelihood; the solver's share of the variance at the data is "
+        f"{_percent(fit.solver_share)}",
+    ]
 
 
 def _count(number: int, what: str) -> str:
@@ -55,8 +85,21 @@ def _percent(share: float) -> str:
 
 
 def _table(fit: "Fit") -> list[str]:
-    """Columns of equal width; numbers of an array one by one."""
-    rows = [("parameter", "estimate ± standard error", "relative", "bounds", "start", "prior")]
+    """Columns of equal width."""
+    rows = _rows(fit)
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = [
+        "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        for row in rows
+    ]
+    return [line.rstrip() for line in lines]
+
+
+def _rows(fit: "Fit") -> list[tuple[str, ...]]:
+    """Cells with their heads; numbers of an array one by one."""
+    rows: list[tuple[str, ...]] = [
+        ("parameter", "estimate ± standard error", "relative", "bounds", "start", "prior")
+    ]
     errors = np.sqrt(np.diagonal(fit.covariance))
     values, starts = fit.space.flat(fit.z), fit.space.flat(fit._best.start)
     names = fit.names
@@ -77,15 +120,10 @@ def _table(fit: "Fit") -> list[str]:
             shown = f"{float(piece.start):.6g}" if piece.start.ndim == 0 else "(array)"
             rows.append((piece.name, shown, "fixed", "", "", ""))
     if not any(row[-1] for row in rows[1:]):
-        rows = [row[:-1] for row in rows]  # type: ignore[misc]
+        rows = [row[:-1] for row in rows]
     if not any(row[3] for row in rows[1:]):
-        rows = [(*row[:3], *row[4:]) for row in rows]  # type: ignore[misc]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = [
-        "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        for row in rows
-    ]
-    return [line.rstrip() for line in lines]
+        rows = [(*row[:3], *row[4:]) for row in rows]
+    return rows
 
 
 def _value(value: float, error: float) -> str:

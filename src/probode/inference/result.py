@@ -314,7 +314,8 @@ class Fit:
         arviz.InferenceData
             ``posterior`` (the parameters as they were named), ``sample_stats`` (``diverging``,
             ``acceptance_rate``, ``total_log_likelihood``, ``log_prior``, ``lp``: the density on the
-            scale without bounds, ...). Ctrl-C ends the sampling with the draws made so far.
+            scale without bounds, ...), and with Gaussian data ``log_likelihood``, datum by datum,
+            for ``arviz.loo``. Ctrl-C ends the sampling with the draws made so far.
         """
         from probode.inference.sampling import sample
 
@@ -325,3 +326,8 @@ class Fit:
         from probode.inference.report import text
 
         return text(self)
+
+    def _repr_html_(self) -> str:
+        from probode.inference.report import html
+
+        return html(self)

@@ -33,6 +33,8 @@ _FIRST_WINDOW = 50
 _SHRINKAGE = 10.0
 """Draws that the metric before a window counts as."""
 _TRIES = 100
+_MOST_TERMS = 20_000_000
+"""Of the log likelihood, datum by datum and draw by draw, that are kept."""
 
 
 def _libraries() -> tuple[Any, Any]:
@@ -275,11 +277,16 @@ def _inference_data(fit: "Fit", arviz: Any, kept: dict[str, np.ndarray], step_si
         "total_log_likelihood": kept["lp"] - log_prior - log_slope,
         "step_size": np.full((chains, draws), step_size),
     }
-    data = {
-        f"u{i}" if fit.objective.statement.several else "u": one.u
-        for i, one in enumerate(fit.objective.statement.data)
-    }
-    return arviz.from_dict(posterior=posterior, sample_stats=stats, observed_data=data)
+    several, sets = fit.objective.statement.several, fit.objective.statement.data
+    names = [f"u{i}" if several else "u" for i in range(len(sets))]
+    groups = {"observed_data": {name: one.u for name, one in zip(names, sets, strict=True)}}
+    terms = None
+    if chains * draws * sum(len(one.t) for one in sets) <= _MOST_TERMS:
+        terms = fit.objective.terms(z.reshape(-1, z.shape[-1]))
+    if terms is not None:
+        terms = terms.reshape(chains, draws, *terms.shape[1:])
+        groups["log_likelihood"] = {name: terms[:, :, i] for i, name in enumerate(names)}
+    return arviz.from_dict(posterior=posterior, sample_stats=stats, **groups)
 
 
 @contextmanager
