@@ -35,6 +35,8 @@ _HARMLESS = 4.0
 
 _UNSURE = 2.0
 """Times the largest error by which a single step may be unsure: nodes around see what it was."""
+_FEWEST = 2
+"""Nodes on each side with which a comparison says nothing: one less is a parabola."""
 _SMALL, _TINY = 1e-2, 1e-290
 
 
@@ -154,7 +156,10 @@ class Transport(NamedTuple):
             change = gains.T @ np.stack([here.solve(weighed(u)), u])
             e, he = e - change[0], he - change[1]
             moved.append(change[0])
-        mine = self._doubted(n, e, h * weighed(slope - self._slope(n, self.w - 1)))._replace(
+        mine = self
+        if self.w > _FEWEST:
+            mine = self._doubted(n, e, h * weighed(slope - self._slope(n, self.w - 1)))
+        mine = mine._replace(
             error=np.stack([e, he]),
             h=h,
             behind=self.behind - 1,

@@ -135,8 +135,8 @@ class Posterior(Conditional, Views):
             )
         if k > 0 and not self.solver.smooths:
             raise ValueError(
-                f"{self.solver.name} knows how large errors of y are, not those of derivatives: for "
-                "the slope evaluate f at the mean."
+                f"{self.solver.name} knows how large errors of y are, not those of derivatives: "
+                "for the slope evaluate f at the mean."
             )
         made, scales = self._estimates(k), None
         if t is None:
