@@ -13,9 +13,10 @@ is taken out: ``h e' <- (2 W - W²) h e'``. With a mass matrix, ``M e' = M P' - 
 
 Where a fast layer was met with long steps, ``P'`` is whatever polynomials make of it. The slope of
 one with two nodes less says so: if what it would change of the error in a step, ``W h ΔP'``, is
-more than twice the largest error, the estimate is flagged.
+more than three times the largest error, the estimate is flagged.
 """
 
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,7 +34,7 @@ _HARMLESS = 4.0
 """Times the largest error by which the iterations of all steps together may be unsettled."""
 
 
-_UNSURE = 2.0
+_UNSURE = 3.0
 """Times the largest error by which a single step may be unsure: nodes around see what it was."""
 _FEWEST = 2
 """Nodes on each side with which a comparison says nothing: one less is a parabola."""
@@ -153,7 +154,9 @@ class Transport(NamedTuple):
         for _ in range(here.iterations):
             z = weighed(he) - h * (weighed(slope) - self.system.f(here.t, here.y - e))
             u = here.solve(z)
-            change = gains.T @ np.stack([here.solve(weighed(u)), u])
+            both = np.empty((2, len(u)))
+            both[0], both[1] = here.solve(weighed(u)), u
+            change = gains.T @ both
             e, he = e - change[0], he - change[1]
             moved.append(change[0])
         mine = self
@@ -193,21 +196,25 @@ class Transport(NamedTuple):
 
 def _slope(nodes: tuple[Node, ...], here: Node) -> np.ndarray:
     """``P'(t_n)`` of the polynomial through some nodes: differences from ``y_n``, weighted."""
-    s = np.array([node.t for node in nodes]) - here.t
-    unit = np.abs(s).max()
-    weights = _first_derivative(s / unit) / unit
+    unit = here.h or nodes[1].h
+    lengths = tuple(round(node.h / unit, 12) for node in nodes[1:])
+    at = next(i for i, node in enumerate(nodes) if node is here)
     slope = np.zeros_like(here.y)
-    for weight, node in zip(weights, nodes, strict=True):
+    for weight, node in zip(_first_derivative(lengths, at), nodes, strict=True):
         if node is not here:
-            slope += weight * (node.y - here.y)
+            slope += (weight / unit) * (node.y - here.y)
     return slope
 
 
-def _first_derivative(s: np.ndarray) -> np.ndarray:
-    """Weights of values at ``s`` in the slope at zero."""
-    right = np.zeros(len(s))
+@lru_cache(maxsize=4096)  # steps are held: most of them are equal
+def _first_derivative(lengths: tuple[float, ...], at: int) -> tuple[float, ...]:
+    """Weights of values, between which steps of these ``lengths`` lie, in the slope at one."""
+    s = np.concatenate([[0.0], np.cumsum(lengths)])
+    s -= s[at]
+    unit, right = np.abs(s).max(), np.zeros(len(s))
     right[1] = 1.0
-    return np.linalg.solve(np.vander(s, len(s), increasing=True).T, right)
+    weights = np.linalg.solve(np.vander(s / unit, len(s), increasing=True).T, right) / unit
+    return tuple(weights.tolist())
 
 
 @np.errstate(all="ignore")  # what overflows is seen by its signs

@@ -167,7 +167,7 @@ class Task:
                 *(options, options.bounds, control, (self.t0, self.tf), y0, self.arguments),
                 *(embedding, partial(user.slope, self.t0, y0)),
             )
-            ways: list[_Way] = [] if traced is None else [_Compiled(self, solver, traced)]
+            ways: list[_Way] = [] if traced is None else [_Compiled(self, solver, traced, user)]
             posterior = None
             for way in (*ways, _Driven(self, solver, user)):
                 way.prepare(method, control, y0, suspects)
@@ -197,8 +197,8 @@ class Task:
         }
         return posterior, str(stats.path), counts
 
-    def asked(self, solver: Solver) -> Asked:
-        """What the user says of the Jacobian of a large system."""
+    def asked(self, way: "_Way") -> Asked:
+        """What the user says of a large system."""
         options, jac = self.options, self.options.jac
         if self.embedding.is_complex:
             raise TypeError("SparseEK1 takes real states: embed a complex one as (Re, Im).")
@@ -209,7 +209,7 @@ class Task:
                 return given(t, y, *self.arguments)
 
         where = (options.jac_sparsity, options.lband, options.uband)
-        return Asked(jac, *where, options.mass_matrix)
+        return Asked(jac, *where, options.mass_matrix, way.directly)
 
     def _run(
         self,
@@ -244,7 +244,7 @@ class Task:
             return calibrated(made, made.problem.field, options.calibration, limits)
 
         if large:
-            asked = self.asked(way.solver)
+            asked = self.asked(way)
             only = self.times
             large_system.equip(way.given, way.solver, options.calibration, asked, only)
             if only is not None:
@@ -280,6 +280,10 @@ class _Way(Protocol):
     def given(self) -> Given:
         """What an engine takes."""
 
+    @property
+    def directly(self) -> Any:
+        """The function itself, where calling it takes next to no time; else ``None``."""
+
     def prepare(
         self, method: Method, control: Control, y0: np.ndarray, suspects: np.ndarray
     ) -> None:
@@ -306,9 +310,9 @@ class _Way(Protocol):
 class _Compiled:
     """A function that was traced."""
 
-    def __init__(self, task: Task, solver: Solver, traced: Traced) -> None:
+    def __init__(self, task: Task, solver: Solver, traced: Traced, user: UserFunction) -> None:
         self.solver, self.path = solver, traced.path
-        self._task, self._traced = task, traced
+        self._task, self._traced, self._user = task, traced, user
 
     def prepare(
         self, method: Method, control: Control, y0: np.ndarray, suspects: np.ndarray
@@ -334,6 +338,14 @@ class _Compiled:
     @property
     def given(self) -> Given:
         return self._given
+
+    @property
+    def directly(self) -> Any:
+        task, (_, path, checks, _) = self._task, self._traced
+        if path != "numpy" or checks != 1:
+            return None
+        guard = Guard(self._user.fun, task.t0, self._given.inputs.y0)
+        return self._user.on_host(guard, task.embedding.d).function
 
     other_evaluations = 0
 
@@ -403,6 +415,8 @@ class _Driven:
     @property
     def given(self) -> Given:
         return self._given
+
+    directly = None
 
     @property
     def other_evaluations(self) -> int:

@@ -6,6 +6,7 @@ uncertain as the last update has moved it. They are one number for all component
 (:mod:`probode.global_error.two_pole`) are each component's own.
 """
 
+import math
 from math import factorial
 from typing import Any, NamedTuple, Protocol
 
@@ -257,9 +258,11 @@ def _next_time(control: Any, now: Standing, t1: float) -> float:
         following = float(control.start) + (now.counts.accepted + 1) * size
         near = abs(t1 - following) < _SLIVER * abs(size)
         return t1 if near or (following - t1) * size > 0.0 else following
-    end = float(control.next_stop(np.asarray(now.t), np.asarray(t1)))
-    h = float(np.copysign(min(abs(now.following), float(control.max_step)), end - now.t))
+    end = t1
+    if control.stops is not None:
+        end = float(control.next_stop(np.asarray(now.t), np.asarray(t1)))
     left = end - now.t
+    h = math.copysign(min(abs(now.following), float(control.max_step)), left)
     if abs(h) * _STRETCH >= abs(left):
         return end
     # Two steps of one length to the end, not one and a sliver: both are factorised anew.

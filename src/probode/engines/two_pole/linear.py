@@ -128,8 +128,8 @@ class _NativeBand:
             raise Singular(f"M - γ h J is singular, or not finite, in row {info - 1}")
 
         def solve(b: np.ndarray) -> np.ndarray:
-            x = np.array(b, float)
-            library.probode_solve_band(*known, x.ctypes.data_as(ctypes.c_void_p))
+            x = b.copy()
+            library.probode_solve_band(*known, ctypes.c_void_p(x.ctypes.data))
             return x
 
         return solve

@@ -36,6 +36,8 @@ _SAFETY, _GROWTH, _SHRINK = 0.8, 2.5, 0.2
 """Longer steps at once would save few of them, and spoil the interpolants of the error estimate."""
 _LONGER, _SHORTER = 1.2, 0.95
 """Changes of the length between which it is kept."""
+_SAME = 1e-12
+"""Lengths that differ by no more than this part are one."""
 _FAR = 10.0
 """An error after which the Jacobian is not believed any more."""
 _ANEW = 3
@@ -123,8 +125,8 @@ class Standing(NamedTuple):
         return len(self.x) - 1
 
     def scaled(self, h: float) -> "Standing":
-        """In units of another step."""
-        if h == self.h:
+        """In units of another step; what rounding leaves of two times is no other one."""
+        if abs(h - self.h) <= _SAME * abs(h):
             return self
         powers = (h / self.h) ** np.arange(len(self.x))
         return self._replace(x=self.x * powers[:, None], h=h, held=0, recent=(), earlier=None)
@@ -146,15 +148,14 @@ def attempt(
 
     Unless steps are ``judged``, all are accepted that Newton's method finishes.
     """
-    h = t - now.t
-    now = now.scaled(h).counted(attempted=1)
-    gain, x = gains(now.order), now.x
+    now = now.scaled(t - now.t)
+    gain, x, h = gains(now.order), now.x, now.h
     predicted = gain.predict[:2] @ x
     weight = weights(np.maximum(np.abs(x[0]), np.abs(predicted[0])))
     try:
         now = _ready(system, gain, now, t, predicted[0])
     except Singular:
-        return _failed(now, 0.5, resolved=True)
+        return _failed(now.counted(attempted=1), 0.5, resolved=True)
     now, solved = _newton(system, gain, now, t, predicted, weight, judged)
     err, done = solved.error, solved.done
     if judged and err > 1.0:
@@ -179,7 +180,8 @@ def attempt(
         correction=solved.first,
         earlier=now.correction if now.held > 0 else None,
         failures=0,
-    ).counted(accepted=1)
+        counts=now.counts._replace(accepted=now.counts.accepted + 1),
+    )
     if slow or accepted.age > _OLD:
         accepted = accepted._replace(jacobian=None, matrix=None)
     if judged:
@@ -227,7 +229,8 @@ def _newton(
             rate = max(length / before, 0.1 * rate) if before > 0.0 else 0.0
             if rate > _DIVERGES:
                 break
-        moved = np.stack([solve(u if mass is None else mass(u)), u])
+        moved = np.empty((2, len(u)))
+        moved[0], moved[1] = solve(u if mass is None else mass(u)), u
         finite = math.isfinite(moved[0].sum())  # an iterative solver may give up
         if not finite:
             break
@@ -238,7 +241,11 @@ def _newton(
         if done:
             break
     done = done or (not judged and finite and length < _ENOUGH)
-    now = now._replace(rate=rate).counted(f=k + 1, solves=2 * k + 1 + done)
+    counts = now.counts
+    counts = counts._replace(
+        attempted=counts.attempted + 1, f=counts.f + k + 1, solves=counts.solves + 2 * k + 1 + done
+    )
+    now = now._replace(rate=rate, counts=counts)
     return now, _Solved(done, error, at if sums is None else sums, first, k, finite)
 
 

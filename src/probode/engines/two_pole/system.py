@@ -18,7 +18,8 @@ from probode.programs.sparse_jacobian import GivenJacobian, differenced, traced_
 
 _LARGEST_FULL = 4000
 """Components up to which a Jacobian without a pattern is written out."""
-KINDS = ("auto", "direct", "krylov")
+_FEW_IN_NUMPY = 20_000
+"""Components up to which a call of NumPy's takes no longer than handing arrays to XLA and back."""
 
 
 class Asked(NamedTuple):
@@ -31,6 +32,8 @@ class Asked(NamedTuple):
     uband: int | None = None
     mass: Any = None
     """A constant matrix (sparse, full, or its diagonal)."""
+    function: Callable[[float, np.ndarray], np.ndarray] | None = None
+    """The function itself, if it is NumPy's, of which the field is a trace."""
     linear: str = "auto"
     preconditioner: Callable[..., Any] | None = None
 
@@ -44,6 +47,8 @@ def system_of(field: Any, t0: float, y0: np.ndarray, order: int, asked: Asked) -
     """The system of a traced field, or of one (with ``function``) that only Python evaluates."""
     d, traced = y0.size, isinstance(field, Field)
     f = _evaluation(field) if traced else field.function
+    if asked.function is not None and d <= _FEW_IN_NUMPY:
+        f = asked.function
     mass = None if asked.mass is None else _sparse_mass(asked.mass, d)
     invert = None if mass is None else _inverse(mass)
     weigh = None if mass is None else mass.__matmul__
