@@ -261,11 +261,24 @@ class Direct:
 
     def factorised(self, jacobian: Any, c: float) -> Solve:
         """By the one that suits."""
-        indices = getattr(jacobian, "indices", None)
-        if self._chosen is None or indices is not self._indices:
-            self._chosen, self._indices = direct_for(jacobian, self._d, self._mass), indices
+        if self._chosen is None or not self._is_known(jacobian):
+            self._chosen = direct_for(jacobian, self._d, self._mass)
             self.name = self._chosen.name
+            if issparse(jacobian):
+                self._indices = jacobian.indptr, jacobian.indices
         return self._chosen.factorised(jacobian, c)
+
+    def _is_known(self, jacobian: Any) -> bool:
+        if not issparse(jacobian) or self._indices is None:
+            return not issparse(jacobian)
+        pointers, indices = self._indices
+        return len(indices) == len(jacobian.indices) and (
+            (indices is jacobian.indices)
+            or (
+                np.array_equal(pointers, jacobian.indptr)
+                and np.array_equal(indices, jacobian.indices)
+            )
+        )
 
 
 def direct_for(jacobian: Any, d: int, mass: Any = None) -> Linear:
