@@ -9,6 +9,9 @@
 namespace probode {
 namespace PROBODE_ISA {
 
+// How many times what a second linearisation moves y by counts as an error: `_MOVED_AGAIN` in `step.py`.
+constexpr double kMovedAgain = 10.0;
+
 // T_k, the coordinate of the derivative that the equation determines.
 template <int order>
 double coordinate_of(const double* coords) { return order == 1 ? 1.0 : coords[order]; }
@@ -79,6 +82,43 @@ void local_noise(const Settings& s, const double* weights, const double* jacobia
     double rest = z[a];
     for (int e = 0; e < a; ++e) rest -= stack[static_cast<long>(e) * length + a] * whitened[e];
     whitened[a] = rest / stack[static_cast<long>(a) * length + a];
+  }
+}
+
+// What the update from an exactly known state would move y by, for a whitened residual w, and the standard deviation
+// of that, from the decomposition that `local_noise` has left: with X = L_01 I - c L_00 Jᵀ, the rows of that which y shares, and its triangle R
+//
+//   δ = c L_00 X R⁻¹ w,      std = |c / h| L_00 (L_11 / L_01) sqrt(diag(X R⁻¹ R⁻ᵀ Xᵀ))
+//
+// in units such that |h| s std is, for J = 0, the standard deviation of y after the update. See `linearize.py`.
+inline void correction_noise(const Settings& s, double h, double c, const double* jacobian, const double* whitened,
+                             Scratch& scratch, double* moved, double* std_dev) {
+  const int n = s.n, d = s.d, length = row_length(d);
+  const double *noise = s.noise, head = noise[1], of = c * noise[0];
+  const double unit = std::fabs(c / h) * noise[0] * noise[n + 1] / noise[1];
+  const double* triangle = room(scratch.stack, 1);  // where it was left
+  double* row = room(scratch.reflector, 2 * static_cast<size_t>(d));
+  for (int l = 0; l < d; ++l) {
+    double sum = 0.0, squares = 0.0;
+    for (int a = 0; a < d; ++a) {
+      double entry = (a == l ? head : 0.0) - of * jacobian[static_cast<long>(a) * d + l];
+      for (int e = 0; e < a; ++e) entry -= row[e] * triangle[static_cast<long>(e) * length + a];
+      row[a] = entry / triangle[static_cast<long>(a) * length + a];
+      sum += row[a] * whitened[a];
+      squares += row[a] * row[a];
+    }
+    moved[l] = of * sum;
+    std_dev[l] = unit * std::sqrt(squares);
+  }
+}
+
+// R⁻ᵀ x in place of x, with the triangle that `local_noise` has left.
+inline void whiten(const Settings& s, Scratch& scratch, double* x) {
+  const int d = s.d, length = row_length(d);
+  const double* triangle = room(scratch.stack, 1);  // where it was left
+  for (int a = 0; a < d; ++a) {
+    for (int e = 0; e < a; ++e) x[a] -= triangle[static_cast<long>(e) * length + a] * x[e];
+    x[a] /= triangle[static_cast<long>(a) * length + a];
   }
 }
 
@@ -388,6 +428,36 @@ inline void arrive(const Settings& s, State& x, double* rows) {
   if (*x.status == s.running && *x.row.t == s.t1) *x.status = s.success;
 }
 
+// The first linearisation of a step that is linearised twice: ask for the second, where the update by `moved` leads.
+inline bool lead_on(const Settings& s, State& x, const double* f, const double* jacobian, const double* moved) {
+  const long d = s.d;
+  std::memcpy(x.gain, x.predicted, sizeof(double) * d);
+  for (long a = 0; a < d; ++a) {
+    double slope = f[a];
+    for (long l = 0; l < d; ++l) slope -= jacobian[a * d + l] * moved[l];
+    x.first_slope[a] = slope;
+    x.predicted[a] -= moved[a];
+  }
+  *x.waiting = 1.0;
+  return true;
+}
+
+// The second: `z` = y' - f is completed to that of the linearisation at the prediction, z - J (m⁻ - x); `left` is the
+// residual at x.
+inline void settle(const Settings& s, State& x, const double* f, const double* jacobian, double* z,
+                             double* rounding, double* left) {
+  const long d = s.d;
+  for (long a = 0; a < d; ++a) {
+    left[a] = x.first_slope[a] - f[a];
+    rounding[a] = kEpsilon * (std::fabs(x.first_slope[a]) + std::fabs(f[a]));
+    double sum = 0.0;
+    for (long l = 0; l < d; ++l) sum += jacobian[a * d + l] * (x.gain[l] - x.predicted[l]);
+    z[a] -= sum;
+  }
+  std::memcpy(x.predicted, x.gain, sizeof(double) * d);
+  *x.waiting = 0.0;
+}
+
 // Attempt the step whose evaluation (f, J) is given, or finish the one whose second evaluation it is;
 // propose the next. Whether to go on.
 template <int order>
@@ -412,10 +482,18 @@ bool advance(const Settings& s, double* state, double* rows, const double* f, co
   double *rounding = z + d, *whitened = rounding + d, *deviation = whitened + d;
   double *scale = deviation + d, *each = scale + d;
   observe(s, x.predicted + order * d, f, inverse, z, rounding);
+  const bool once_more = order == 1 && s.correction, second = once_more && *x.waiting != 0.0;
+  if (second) settle(s, x, f, jacobian, z, rounding, scale);
 
   // Components that share a block, and one diffusion, have the same noise and the same error.
   const bool alike = s.structure == kIsotropic && !s.multivariate;
   if (!alike) local_noise<order>(s, weights, jacobian, z, scratch, whitened, deviation);
+  if (once_more) {
+    // At first where the residual leads, then where what it has left there does (`scale` holds that, see `settle`).
+    if (second) whiten(s, scratch, scale);
+    correction_noise(s, h, weights[0], jacobian, second ? scale : whitened, scratch, each, deviation);
+    if (!second) return lead_on(s, x, f, jacobian, each);
+  }
   const double plain = plain_deviation<order>(s);
   const double common = alike ? norm(z, d) / std::sqrt(d) / plain : norm(whitened, d) / std::sqrt(d);
   const double unit = s.fixed ? noise_scale(s, h / *x.reference) : 1.0;
@@ -440,7 +518,8 @@ bool advance(const Settings& s, double* state, double* rows, const double* f, co
     }
     const double before = s.damped ? growth * x.row.scale[s.multivariate ? k : 0] : 0.0;
     scale[k] = s.fixed ? unit : step_scale(local, before);
-    (alike ? error.common : each[k]) = over_step * error_scale * (alike ? plain : deviation[k]);
+    const double estimate = over_step * error_scale * (alike ? plain : deviation[k]);
+    (alike ? error.common : each[k]) = once_more ? std::hypot(estimate, kMovedAgain * each[k]) : estimate;
   }
   const bool finite = error.finite(d);
 
