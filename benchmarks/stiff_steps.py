@@ -1,11 +1,11 @@
-"""Steps of EK1 at equal error: judged by the residual (the paper's rule), or by the correction of y.
+"""Steps of EK1 at equal error, judged by the residual (the paper's rule) or the correction of y.
 
     python -m benchmarks.stiff_steps [--problems rober-1e5 hires] [--orders 3 5] [--sets stiff]
 
 Each problem is solved at tolerances from 1 to 1e-9 (``atol`` in the table of problems below). The
 error is the root mean square, over 40 times and all components, of ``error / (atol / rtol + |y|)``,
-of the smoothed mean. Steps are attempted ones; between two tolerances they are interpolated, both in
-logarithms. A step judged by the correction has two evaluations of ``f`` and of its Jacobian, one
+of the smoothed mean. Steps are attempted ones; between two tolerances they are interpolated, both
+in logarithms. A step judged by the correction has two evaluations of ``f`` and of its Jacobian, one
 judged by the residual has one of each. The reference is EK1(6) by corrections at a tolerance of
 1e-11; how far EK1(5) at 1e-10 is from it is printed with the problem, and errors below ten times
 that are left out.
@@ -21,7 +21,7 @@ from benchmarks import held_out
 from probode import EK1, PIControl, problems, solve
 
 LEVELS = tuple(10.0**-k for k in range(1, 10))
-TOLERANCES = tuple(10.0 ** (-k / 2) for k in range(0, 19))
+TOLERANCES = tuple(10.0 ** (-k / 2) for k in range(19))
 MOST_STEPS = 60_000
 
 
