@@ -28,7 +28,7 @@ double plain_deviation(const Settings& s) {
 //
 //   L_rk I - Σ_{i=r..k-1} c_i L_ri J_iᵀ,  r = 0..k-1;   L_kk I
 //
-// Also sqrt(diag(H Q̃ Hᵀ)).
+// Also sqrt(diag(H Q̃ Hᵀ)). Where steps are judged by corrections, y is carried along beside them (L_00 I; 0).
 template <int order>
 void local_noise(const Settings& s, const double* weights, const double* jacobian, const double* z,
                  Scratch& scratch, double* whitened, double* std_dev) {
@@ -60,7 +60,7 @@ void local_noise(const Settings& s, const double* weights, const double* jacobia
     }
     return;
   }
-  const int length = row_length(d), full = order * d;
+  const int columns = s.correction ? 2 * d : d, length = row_length(columns), full = order * d;
   double* stack = room(scratch.stack, static_cast<size_t>(full + d) * length);
   double* reflector = room(scratch.reflector, full + d);
   std::memset(stack, 0, sizeof(double) * static_cast<size_t>(full + d) * length);
@@ -75,9 +75,10 @@ void local_noise(const Settings& s, const double* weights, const double* jacobia
         squares += entry * entry;
       }
     stack[static_cast<long>(full + a) * length + a] = own;
+    if (s.correction) stack[static_cast<long>(a) * length + d + a] = s.noise[0];
     std_dev[a] = std::sqrt(squares);
   }
-  for (int a = 0; a < d; ++a) reflect(stack, length, a, full + a + 1, a, d, reflector);
+  for (int a = 0; a < d; ++a) reflect(stack, length, a, full + a + 1, a, columns, reflector);
   for (int a = 0; a < d; ++a) {
     double rest = z[a];
     for (int e = 0; e < a; ++e) rest -= stack[static_cast<long>(e) * length + a] * whitened[e];
@@ -86,35 +87,31 @@ void local_noise(const Settings& s, const double* weights, const double* jacobia
 }
 
 // What the update from an exactly known state would move y by, for a whitened residual w, and the standard deviation
-// of that, from the decomposition that `local_noise` has left: with X = L_01 I - c L_00 Jᵀ, the rows of that which y shares, and its triangle R
+// of that, from the decomposition [R, C; 0, .] that `local_noise` has left, c = T_0:
 //
-//   δ = c L_00 X R⁻¹ w,      std = |c / h| L_00 (L_11 / L_01) sqrt(diag(X R⁻¹ R⁻ᵀ Xᵀ))
+//   δ = c Cᵀ w,      std = |c / h| (L_11 / L_01) sqrt(diag(CᵀC))
 //
 // in units such that |h| s std is, for J = 0, the standard deviation of y after the update. See `linearize.py`.
-inline void correction_noise(const Settings& s, double h, double c, const double* jacobian, const double* whitened,
-                             Scratch& scratch, double* moved, double* std_dev) {
-  const int n = s.n, d = s.d, length = row_length(d);
-  const double *noise = s.noise, head = noise[1], of = c * noise[0];
-  const double unit = std::fabs(c / h) * noise[0] * noise[n + 1] / noise[1];
-  const double* triangle = room(scratch.stack, 1);  // where it was left
-  double* row = room(scratch.reflector, 2 * static_cast<size_t>(d));
+inline void correction_noise(const Settings& s, double h, double c, const double* whitened, Scratch& scratch,
+                             double* moved, double* std_dev) {
+  const int n = s.n, d = s.d, length = row_length(2 * d);
+  const double unit = std::fabs(c / h) * s.noise[n + 1] / s.noise[1];
+  const double* cross = room(scratch.stack, 1) + d;  // where it was left
   for (int l = 0; l < d; ++l) {
     double sum = 0.0, squares = 0.0;
-    for (int a = 0; a < d; ++a) {
-      double entry = (a == l ? head : 0.0) - of * jacobian[static_cast<long>(a) * d + l];
-      for (int e = 0; e < a; ++e) entry -= row[e] * triangle[static_cast<long>(e) * length + a];
-      row[a] = entry / triangle[static_cast<long>(a) * length + a];
-      sum += row[a] * whitened[a];
-      squares += row[a] * row[a];
+    for (int e = 0; e < d; ++e) {
+      const double entry = cross[static_cast<long>(e) * length + l];
+      sum += entry * whitened[e];
+      squares += entry * entry;
     }
-    moved[l] = of * sum;
+    moved[l] = c * sum;
     std_dev[l] = unit * std::sqrt(squares);
   }
 }
 
 // R⁻ᵀ x in place of x, with the triangle that `local_noise` has left.
 inline void whiten(const Settings& s, Scratch& scratch, double* x) {
-  const int d = s.d, length = row_length(d);
+  const int d = s.d, length = row_length(2 * d);
   const double* triangle = room(scratch.stack, 1);  // where it was left
   for (int a = 0; a < d; ++a) {
     for (int e = 0; e < a; ++e) x[a] -= triangle[static_cast<long>(e) * length + a] * x[e];
@@ -491,7 +488,7 @@ bool advance(const Settings& s, double* state, double* rows, const double* f, co
   if (once_more) {
     // At first where the residual leads, then where what it has left there does (`scale` holds that, see `settle`).
     if (second) whiten(s, scratch, scale);
-    correction_noise(s, h, weights[0], jacobian, second ? scale : whitened, scratch, each, deviation);
+    correction_noise(s, h, weights[0], second ? scale : whitened, scratch, each, deviation);
     if (!second) return lead_on(s, x, f, jacobian, each);
   }
   const double plain = plain_deviation<order>(s);
