@@ -238,8 +238,9 @@ class EK1(Solver):
         tolerance asks for. ``"correction"``: the standard deviation of what the update moves ``y``
         by, which is damped there, in units of what the update leaves of it. Errors are then of the
         size of the tolerance, and steps so long that one linearisation does not suffice: each is
-        linearised twice, and one on which that does not converge is rejected. For
-        ``y' = f(t, y)``; implicit equations are judged so in any case.
+        linearised twice, and one on which that does not converge is rejected. At order 3 use it
+        with ``diffusion="damped"``. For ``y' = f(t, y)``; implicit equations are judged so in any
+        case. See ``docs/performance.md`` for when it pays.
     """
 
     jacobian: ClassVar[str] = "full"
