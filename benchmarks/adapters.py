@@ -77,9 +77,14 @@ def _final_state(problem: Problem, solver: Any) -> Callable[..., Any]:
 
 
 def our_solver(method: str, order: int, diffusion: str = "dynamic") -> Any:
-    """By its name; ``EK0x2`` is EK0 with two evaluations in a step."""
+    """By its name; ``EK0x2`` is EK0 with two evaluations in a step.
+
+    Steps of ``EK1-correction`` are judged by the correction of y.
+    """
     import probode
 
+    if method == "EK1-correction":
+        return probode.EK1(order, diffusion, error="correction")
     if method == "EK0x2":
         return probode.EK0(order, diffusion, evaluations=2)
     return getattr(probode, method)(order, diffusion)

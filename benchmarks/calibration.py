@@ -21,6 +21,7 @@ Nodes at which the error is less than 20 times the reference's are left out; run
 fifth of such nodes are skipped and listed, as are runs that need too many steps. All orders are run
 with dynamic diffusion; the other diffusions and the fast mode with two of them, on twelve problems.
 EK1 is left out where its state is large, EK0 on stiff problems. "EK0x2": two evaluations in a step.
+"EK1-correction" (not by default): steps judged by the correction of y.
 
 Writes calibration.csv and calibration.png.
 """
@@ -82,6 +83,7 @@ LONGER = {
 """Ends of the intervals in the stress set: as long as a reference can follow the trajectory."""
 DIFFUSIONS = {
     "EK1": ("dynamic", "fixed"),
+    "EK1-correction": ("dynamic", "fixed"),
     "EK0": ("dynamic", "dynamic-mv", "fixed", "fixed-mv"),
     "EK0x2": ("dynamic", "dynamic-mv", "fixed", "fixed-mv"),
 }
@@ -172,7 +174,7 @@ def runs_of(kind, problem, arguments):
     orders = arguments.orders or (FEW_ORDERS if quick else ORDERS[kind])
     other = kind != "stress" and problem.name in FEW_PROBLEMS
     for method in arguments.methods:
-        if method != "EK1" and problem.stiff:
+        if not method.startswith("EK1") and problem.stiff:
             continue
         for diffusion in arguments.diffusions or DIFFUSIONS[method]:
             plain = diffusion == "dynamic"
@@ -182,7 +184,7 @@ def runs_of(kind, problem, arguments):
                 few = q in FEW_ORDERS
                 if (method == "EK0" and q > 5) or not (plain or few):
                     continue
-                if method == "EK1" and problem.dimension * (q + 1) > LARGEST_STATE:
+                if method.startswith("EK1") and problem.dimension * (q + 1) > LARGEST_STATE:
                     continue
                 if kind == "stress" and rtol < 1e-9 and (problem.exact is None or q < 5):
                     continue  # cannot be judged, or needs too many steps

@@ -38,7 +38,7 @@ from probode.filter.start import (
     fit_derivatives,
     runge_kutta_4,
 )
-from probode.filter.step import Method, State
+from probode.filter.step import Method, State, leads_to
 from probode.model.diffusion import Evidence
 from probode.model.equation import Equation, FirstOrder
 from probode.model.linearize import diagonals
@@ -72,6 +72,16 @@ class _Given:
     def jacobian_diagonal(self, t: Array, y: Array) -> tuple[Array, Array]:
         assert self.j is not None
         return self.f, diagonals(self.j)
+
+
+class _InTurn:
+    """The evaluations of a step that is linearised more than once, in the order of its trace."""
+
+    def __init__(self, given: list[_Given]) -> None:
+        self._given = iter(given)
+
+    def jacobian(self, t: Array, y: Array) -> tuple[Array, Array]:
+        return next(self._given).jacobian(t, y)
 
 
 def _blank(method: Method) -> Solve:
@@ -122,6 +132,8 @@ class Pieces(NamedTuple):
     """``(settings, packed, evaluation)``: ``f`` followed by ``J``, flat, or by ``f`` again."""
     corrected: Callable[..., Array] | None
     """``(settings, packed, f)`` to ``(accepted, y...)``: where a second evaluation is wanted."""
+    leads: Callable[..., Array] | None
+    """``(settings, packed, evaluation)`` to ``y``: where a second linearisation is wanted."""
     ask: Callable[[Array, Solve], Request]
     """``(settings, solve)``: where a solve that was changed goes on."""
     unpack_rows: Callable[[np.ndarray], Rows]
@@ -165,6 +177,11 @@ def _pieces(tree: Any, shapes: tuple[tuple[int, ...], ...]) -> Pieces:
     @compiled()
     def advance(settings: Array, packed: Array, evaluation: Array) -> Request:
         method, control, t1 = settings_of(settings)
+        if method.error == "correction":
+            twice = [_Given(one[:d], one[d:].reshape(d, d)) for one in jnp.split(evaluation, 2)]
+            found: Any = _InTurn(twice)
+            given = loop.advance(method, found, control, _unpack(method, packed), t1)
+            return request(method, control, given[0], t1, given[1])
         j = evaluation[d:] if method.jacobian != "none" else None
         if j is not None and ((j.size == d * m and d > 1) or method.jacobian == "full"):
             j = j.reshape(d, m)
@@ -184,6 +201,14 @@ def _pieces(tree: Any, shapes: tuple[tuple[int, ...], ...]) -> Pieces:
         return jnp.concatenate([accepted[None].astype(float), found])
 
     @compiled()
+    def leads(settings: Array, packed: Array, evaluation: Array) -> Array:
+        method, control, t1 = settings_of(settings)
+        solve = _unpack(method, packed)
+        t = control.next_time(solve.control, solve.state.t, t1)
+        given = _Given(evaluation[:d], evaluation[d:].reshape(d, d))
+        return method.equation.read(leads_to(method, given, solve.state, t))
+
+    @compiled()
     def ask(settings: Array, solve: Solve) -> Request:
         method, control, t1 = settings_of(settings)
         return request(method, control, solve, t1, False)
@@ -196,8 +221,15 @@ def _pieces(tree: Any, shapes: tuple[tuple[int, ...], ...]) -> Pieces:
     def unpack_solve(packed: Array) -> Solve:
         return _unpack(known, packed)
 
-    twice = known.evaluations == 2
-    return Pieces(begin, advance, corrected if twice else None, ask, unpack_rows, unpack_solve)
+    return Pieces(
+        begin,
+        advance,
+        corrected if known.evaluations == 2 else None,
+        leads if known.error == "correction" else None,
+        ask,
+        unpack_rows,
+        unpack_solve,
+    )
 
 
 def pieces_for(method: Method, control: Control, t1: float) -> tuple[Pieces, Array]:
@@ -464,6 +496,10 @@ def steps(
         if pieces.corrected is not None:
             corrected = np.asarray(pieces.corrected(settings, request.packed, f))
             evaluation = np.concatenate([f, function(t, corrected[1:]) if corrected[0] else f])
+        if pieces.leads is not None and jacobian is not None:
+            y = np.asarray(pieces.leads(settings, request.packed, evaluation))
+            f = function(t, y)
+            evaluation = np.concatenate([evaluation, f, jacobian(t, y, f).reshape(-1)])
         request = advance(settings, request.packed, evaluation)
         numbers = np.asarray(request.numbers)
         if numbers[0]:

@@ -22,6 +22,9 @@ def _checked(prior: Prior) -> Prior:
     return prior if type(prior) is IOUP else check_prior(prior)
 
 
+ERRORS = ("residual", "correction")
+"""What steps of EK1 can be judged by."""
+
 DENSE_LIMIT_BYTES = 2**30
 """Above this size of the matrix that one step decomposes, a dense covariance is refused.
 
@@ -229,9 +232,39 @@ class EK1(Solver):
 
     The posterior covariance couples all components, and its cost grows with the cube of
     ``(order + 1) d``.
+
+    Parameters
+    ----------
+    error
+        What a step is judged by. ``"residual"``: the standard deviation of the residual over the
+        step, ``|h| s sqrt(diag(H Q Hᵀ))``, as in the paper. Components that relax at a rate ``λ``
+        count ``|h λ|`` times their error then, so stiff problems take steps for far more than the
+        tolerance asks for. ``"correction"``: the standard deviation of what the update moves ``y``
+        by, which is damped there, in units of what the update leaves of it. Errors are then of the
+        size of the tolerance, and steps so long that one linearisation does not suffice: each is
+        linearised twice, and one on which that does not converge is rejected. At order 3 use it
+        with ``diffusion="damped"``. For ``y' = f(t, y)``; implicit equations are judged so in any
+        case. See ``docs/performance.md`` for when it pays.
     """
 
     jacobian: ClassVar[str] = "full"
+    error: str = field(default="residual", kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("error", self.error, ERRORS)
+
+    def method(self, d: int, equation: Equation = FIRST_ORDER) -> Method:
+        """What the engine runs, with what steps are judged by."""
+        found = super().method(d, equation)
+        if self.error == "residual":
+            return found
+        if equation.order != 1:
+            raise ValueError(
+                f"error={self.error!r} is for equations of first order, got "
+                f'{type(equation).__name__}: use error="residual", or write it as a system.'
+            )
+        return replace(found, error=self.error)
 
     def _check_diffusion(self) -> None:
         if self.diffusion.multivariate:

@@ -18,7 +18,15 @@ from probode.model.diffusion import (
 )
 from probode.model.equation import FIRST_ORDER, Equation, FirstOrder
 from probode.model.gaussian import norm
-from probode.model.linearize import LocalNoise, Residual, VectorField, quotient, with_linear_part
+from probode.model.linearize import (
+    LocalNoise,
+    Residual,
+    VectorField,
+    correction_noise,
+    quotient,
+    times,
+    with_linear_part,
+)
 from probode.model.parts import Part
 from probode.model.prior import IWP, Prior
 from probode.model.second_order import SecondOrder
@@ -28,6 +36,8 @@ UNRESOLVED = 1e-10
 """A step's noise below this part of what it is added to gives its observation no weight."""
 _CONVERGENT = 0.5
 """Part of the residual that an update may leave: iterations then converge quickly."""
+_MOVED_AGAIN = 10.0
+"""How many times what a second linearisation moves ``y`` by counts as an error."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +54,12 @@ class Method(Part):
 
     equation: Equation = FIRST_ORDER
     """The form of what is solved, without its function."""
+
+    error: str = "residual"
+    """What a step is judged by: the ``"residual"``, or the ``"correction"`` of ``y``.
+
+    With the second it is linearised twice.
+    """
 
     frozen: bool = False
     """Whether derivatives by parameters are those of the means alone, with gains as they are.
@@ -72,6 +88,20 @@ class Method(Part):
         )
 
     @property
+    def linearizations(self) -> int:
+        """How often a step is linearised: at the prediction, then where that leads."""
+        return max(self.equation.linearizations, 2 if self.error == "correction" else 1)
+
+    def local_noise(self, h: Array, residual: Residual) -> LocalNoise:
+        """What one step of unit noise says of the residual, and of the error.
+
+        Equations that are linearised more than once judge by corrections themselves.
+        """
+        if self.error == "correction" and self.equation.linearizations == 1:
+            return correction_noise(self.prior, h, residual)
+        return self.equation.local_noise(self.prior, h, residual)
+
+    @property
     def follows(self) -> str:
         """What of the Jacobian its steps follow, however stiff: of EK0 what the prior knows."""
         if self.jacobian != "none" or not self.prior.knows_linear_part:
@@ -88,15 +118,14 @@ class Method(Part):
 
     def jacobian_evaluations(self, attempted: Any, accepted: Any) -> Any:
         """Evaluations of the Jacobian in so many steps."""
-        equation = self.equation
-        linearised = attempted * equation.linearizations + accepted * equation.iterations
+        linearised = attempted * self.linearizations + accepted * self.equation.iterations
         linearised = 0 if self.jacobian == "none" else linearised
         return linearised + (accepted + 1 if self.prior.per_step else 0)
 
     def f_evaluations(self, attempted: Any, accepted: Any) -> Any:
         """Evaluations of ``f`` in so many steps."""
         more = self.equation.iterations + self.evaluations - 1
-        return attempted * self.equation.linearizations + accepted * more
+        return attempted * self.linearizations + accepted * more
 
 
 @record
@@ -191,9 +220,10 @@ def attempt(
     """Predict the mean, evaluate, calibrate and estimate the local error of a step.
 
     1. ``m⁻ = A m``,  ``z`` and ``H`` of the equation at ``m⁻`` (and again nearer to the solution,
-       where an equation asks for it)
+       where the equation or the method asks for it)
     2. ``s`` from the diffusion model, in units where ``T_1 = 1``
-    3. ``error = |h| s sqrt(diag(H Q̃ Hᵀ))``, for higher orders as the equation says
+    3. ``error = |h| s sqrt(diag(H Q̃ Hᵀ))``, for higher orders as the equation says; or that of the
+       correction of ``y`` (:func:`probode.model.linearize.correction_noise`)
 
     ``reference`` is the step length whose unit a fixed diffusion is measured in, ``before`` the
     ``s`` of the step that led to ``state``.
@@ -205,11 +235,11 @@ def attempt(
     observation = method.equation.linearize(field, t_next, mean, method.jacobian)
     observation = with_linear_part(observation, method.equation.order, known)
 
-    local = method.equation.local_noise(method.prior, h, method.constant(observation))
-    beyond = jnp.ones(())
-    for _ in range(method.equation.linearizations - 1):
+    local = method.local_noise(h, method.constant(observation))
+    beyond, left = jnp.ones(()), None
+    for _ in range(method.linearizations - 1):
         again = _linearised_again(method, field, t_next, mean, h, local)
-        observation, local, beyond = again
+        observation, local, beyond, left = again
     local_scale = method.diffusion.local_scale(local)
     unit = method.prior.noise_scale(h / reference) if method.diffusion.fixed else jnp.ones(())
     if method.diffusion.remembers:
@@ -224,33 +254,67 @@ def attempt(
         innovation = update(method, state, proposal, None)[1]
     error_scale = method.diffusion.error_scale(local_scale, unit, evidence, innovation)
     std = beyond * error_scale * local.std
-    return proposal._replace(error=method.equation.local_error(h, std))
+    error = method.equation.local_error(h, std)
+    return proposal._replace(error=error if left is None else jnp.hypot(error, left))
+
+
+def leads_to(method: Method, field: VectorField, state: State, t_next: Array) -> Array:
+    """The mean where a step's first linearisation leads, and where its second is made."""
+    h = t_next - state.t
+    method = of_step(method, state, h)
+    mean = method.prior.predict_mean(state.mean, h)
+    observation = method.equation.linearize(field, t_next, mean, method.jacobian)
+    change = _change(method, h, method.local_noise(h, observation))
+    return mean.at[: len(change)].add(-change)
+
+
+def _change(method: Method, h: Array, local: LocalNoise) -> Array:
+    """What an update from an exactly known state takes from ``y, ..., y^(k)``."""
+    assert local.update is not None
+    rows = method.equation.order + 1
+    coords = method.prior.coordinates(h)[:rows, None]
+    return coords * local.update.correction[:, 0].reshape(rows, -1)
 
 
 def _linearised_again(
     method: Method, field: VectorField, t: Array, mean: Array, h: Array, local: LocalNoise
-) -> tuple[Residual, LocalNoise, Array]:
+) -> tuple[Residual, LocalNoise, Array, Array | None]:
     """The residual linearised where an update from an exactly known state would lead, at ``x``.
 
-    It is ``r(x) + H (m⁻ - x)`` with ``H = r'(x)``. Also, by how much more than its estimate an
-    error counts: of the residual a part ``ρ`` was left at ``x``. Errors count ``1 + (ρ / 0.5)²``
-    times: steps on which iterations would not converge are rejected.
+    It is ``r(x) + H (m⁻ - x)`` with ``H = r'(x)``. Also what speaks against steps on which
+    iterations would not converge, in one of two ways:
+
+    - equations that judge by corrections themselves: errors count ``1 + (ρ / 0.5)²`` times, since
+      of the residual a part ``ρ`` was left at ``x``;
+    - where the method does: ten times what ``r(x)`` moves ``y`` by is an error of its own. It is
+      in units of the tolerance. (A part of the residual is not: on Robertson's problem it was
+      near one on steps whose second linearisation moved nothing that was tolerated.)
+
+    With frozen gains ``x`` is where it is: what moves with the parameters is ``m⁻``.
     """
     equation, first = method.equation, local.update
     assert first is not None
-    coords = method.prior.coordinates(h)[: equation.reads, None]
-    change = coords * first.correction[:, 0].reshape(equation.reads, -1)
-    there = mean.at[: equation.reads].add(-change)
+    rows = equation.order + 1
+    coords = method.prior.coordinates(h)[:rows, None]
+    change = _change(method, h, local)
+    there = method.constant(mean.at[:rows].add(-change))
+    if method.frozen:
+        change = mean[:rows] - there[:rows]
     found = equation.linearize(field, t, there, method.jacobian)
-    z = found.z + sum(block @ change[i] for i, block in found.blocks.items())
-    size, left = (
-        norm(gaussian.solve_transposed(first.innovation, rest[:, None])[:, 0])
-        for rest in (z, found.z)
-    )
-    ratio = jnp.where(size == 0.0, 0.0, left / jnp.where(size == 0.0, 1.0, size))
+    z = found.z + sum(times(block, change[i]) for i, block in found.blocks.items())
     observation = found._replace(z=z)
-    again = equation.local_noise(method.prior, h, observation)
-    return observation, again, jax.lax.stop_gradient(1.0 + (ratio / _CONVERGENT) ** 2)
+    again = method.local_noise(h, method.constant(observation))
+    if equation.linearizations == 1:
+        assert again.update is not None
+        moved = again.update.correct(found.z[:, None])[: z.shape[0], 0]
+        left = jax.lax.stop_gradient(_MOVED_AGAIN * coords[0] * moved)
+        return observation, again, jnp.ones(()), left[None]
+    size, rest = (
+        norm(gaussian.solve_transposed(first.innovation, one[:, None])[:, 0])
+        for one in (z, found.z)
+    )
+    ratio = jnp.where(size == 0.0, 0.0, rest / jnp.where(size == 0.0, 1.0, size))
+    return observation, again, jax.lax.stop_gradient(1.0 + (ratio / _CONVERGENT) ** 2), None
 
 
 def update(
@@ -283,7 +347,7 @@ def update(
         for i, block in blocks.items():  # r(x) = r(m) + H (x - m), around the corrected m
             if i < equation.order:
                 moved = step.mean[i] - mean[i]
-                second = second + (block @ moved if jnp.ndim(block) == 2 else block * moved)
+                second = second + times(block, moved)
         correction = structure.join(result.correct(structure.cut_residual(second)))
         iterated = step.mean - coords[:, None] * correction
         mean = jnp.where(jnp.all(jnp.isfinite(second)), iterated, mean)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from probode.model.gaussian import Update, norm, std_of, whiten
+from probode.model.gaussian import Update, condition, norm, std_of, whiten
 from probode.model.prior import Prior
 
 Block = Any
@@ -62,7 +62,10 @@ class LocalNoise(NamedTuple):
     whitened: Float[Array, " d"]
     """``w`` with ``wᵀw = zᵀ (H Q̃ Hᵀ)⁻¹ z``."""
     std: Float[Array, " d"]
-    """``sqrt(diag(B_k⁻¹ H Q̃ Hᵀ B_k⁻ᵀ))``: of the derivative ``k`` that the equation determines."""
+    """``sqrt(diag(B_k⁻¹ H Q̃ Hᵀ B_k⁻ᵀ))``: of the derivative ``k`` that the equation determines.
+
+    Times ``|h|`` and the ``s`` of the step it is the error that is judged.
+    """
     update: Update | None = None
     """The update of the derivatives that the equation reads, where it is linearised again."""
 
@@ -110,6 +113,42 @@ def local_noise(prior: Prior, h: Array, residual: Residual, exact: int | None) -
         return LocalNoise(whiten(stack, z), std_of(stack) / abs(determined))
     std = norm(jnp.stack(rows), 0) * jnp.ones_like(z)
     return LocalNoise(z / std, std / abs(determined))
+
+
+def correction_noise(prior: Prior, h: Array, residual: Residual) -> LocalNoise:
+    """Whiten the residual as :func:`local_noise`; ``std`` is that of what the update moves y by.
+
+    From an exactly known state an update moves ``y`` by ``δ = T_0 Q̃_0. Hᵀ (H Q̃ Hᵀ)⁻¹ z``. With the
+    factor ``L`` of ``Q̃``, ``X = T_0 L_00 B_0ᵀ + L_01 B_1ᵀ`` and the triangle ``R`` of ``H Q̃ Hᵀ`` ::
+
+        Cov(δ) = (T_0 L_00)² X R⁻¹ R⁻ᵀ Xᵀ          Cov(δ) + Cov(y after the update) = T_0² Q̃_00
+
+    However stiff ``B_0`` is, this is bounded: of ``y' = λ (y - g(t))`` the standard deviation of
+    ``z`` grows with ``|h λ|``, that of ``δ`` does not. For ``B_0 = 0`` they are multiples of each
+    other and of what the update leaves, ``std(y) = (L_11 / L_01) std(δ)``; ``|h| std`` here is in
+    units of the last one: ``(L_11 / L_01) std(δ)``.
+    """
+    d = residual.z.shape[0]
+    factor, coords = prior.noise_factor(jnp.abs(h)), prior.coordinates(h)
+    if factor.shape != (prior.size, prior.size):
+        raise ValueError(
+            'error="correction" takes priors that are the same for all components, got '
+            f'{prior!r}: use a number as its rate, IWP, or error="residual".'
+        )
+    by_value, by_slope = (_widened(residual.blocks.get(i, 0.0), 2, d) for i in (0, 1))
+    rows = [
+        coords[0] * factor[0, 0] * by_value + coords[1] * factor[0, 1] * by_slope,
+        coords[1] * factor[1, 1] * by_slope,
+    ]
+    known = jnp.kron(jnp.asarray(factor)[:2, :2], jnp.eye(d))
+    update = condition(known, jnp.concatenate(rows), residual.z[:, None])
+    unit = jnp.abs(coords[0] / h) * factor[1, 1] / factor[0, 1]
+    return LocalNoise(update.whitened[:, 0], unit * std_of(update.cross[:, :d]), update)
+
+
+def times(block: Block, x: Float[Array, " d"]) -> Any:
+    """``B x``."""
+    return block @ x if jnp.ndim(block) == 2 else block * x
 
 
 def product(a: Block, b: Block) -> Any:

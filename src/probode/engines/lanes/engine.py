@@ -81,6 +81,8 @@ def supports(
     method = solver.method(d)
     if not method.is_ours or method.diffusion.needs_innovation or method.equation.order > 1:
         return False
+    if method.error != "residual":
+        return False
     if count is not None and count < (FEWEST_SMOOTHED if smoothed else FEWEST_MEMBERS):
         return False
     if not only_end and platform != "cpu":

@@ -48,6 +48,7 @@ class Native:
         known = wanted in ("steps", "end") and type(control) in _CONTROLS
         known = known and not method.diffusion.needs_innovation
         known = known and (method.evaluations == 1 or not isinstance(method.structure, Dense))
+        known = known and (method.error == "residual" or method.equation.order == 1)
         return known and _knows(method, _DENSE_LIMIT)
 
     def interpolates(self, method: Method) -> bool:

@@ -52,9 +52,11 @@ class Layout:
         self.triangle_shape = (*self.factor_shape[:-2], size * (size + 1) // 2)
         self.marginal = self.mean + int(np.prod(self.triangle_shape))
         self.row = 2 + self.scales + self.marginal
-        # With two evaluations in a step: between them, the first and the gain of every block.
-        gain = self.factor // self.factor_shape[-1]
-        self.between = 1 + self.d + gain if method.evaluations == 2 else 0
+        # With two evaluations in a step: between them, the first and the gain of every block, or
+        # where the first linearisation leads from and to.
+        gain = self.factor // self.factor_shape[-1] if method.evaluations == 2 else self.d
+        twice = method.evaluations == 2 or method.error == "correction"
+        self.between = 1 + self.d + gain if twice else 0
         self.row_offset = 1 + self.mean + 11 + 3 * self.sums + self.between
         self.state = self.row_offset + 2 + self.scales + self.mean + self.factor
         self.head = np.array(
@@ -68,6 +70,7 @@ class Layout:
                 method.evaluations,
                 diffusion.remembers,
                 method.equation.order,
+                method.error == "correction",
             ]
         )
         self.each = np.ones(self.reads)

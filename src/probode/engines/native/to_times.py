@@ -64,7 +64,7 @@ def directions(asked: Asked, field: Any, y0: Any) -> int:
 def supports(method: Method, control: Control) -> bool:
     """Whether the kernels take such steps; the vector field has to be listed, too."""
     ours = type(method.equation).__name__ in ("FirstOrder", "SecondOrder")
-    return ours and NATIVE.supports(method, control, "end")
+    return ours and method.error == "residual" and NATIVE.supports(method, control, "end")
 
 
 class Parts(NamedTuple):

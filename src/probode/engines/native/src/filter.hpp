@@ -9,6 +9,9 @@
 namespace probode {
 namespace PROBODE_ISA {
 
+// How many times what a second linearisation moves y by counts as an error: `_MOVED_AGAIN` in `step.py`.
+constexpr double kMovedAgain = 10.0;
+
 // T_k, the coordinate of the derivative that the equation determines.
 template <int order>
 double coordinate_of(const double* coords) { return order == 1 ? 1.0 : coords[order]; }
@@ -25,7 +28,7 @@ double plain_deviation(const Settings& s) {
 //
 //   L_rk I - Σ_{i=r..k-1} c_i L_ri J_iᵀ,  r = 0..k-1;   L_kk I
 //
-// Also sqrt(diag(H Q̃ Hᵀ)).
+// Also sqrt(diag(H Q̃ Hᵀ)). Where steps are judged by corrections, y is carried along beside them (L_00 I; 0).
 template <int order>
 void local_noise(const Settings& s, const double* weights, const double* jacobian, const double* z,
                  Scratch& scratch, double* whitened, double* std_dev) {
@@ -57,7 +60,7 @@ void local_noise(const Settings& s, const double* weights, const double* jacobia
     }
     return;
   }
-  const int length = row_length(d), full = order * d;
+  const int columns = s.correction ? 2 * d : d, length = row_length(columns), full = order * d;
   double* stack = room(scratch.stack, static_cast<size_t>(full + d) * length);
   double* reflector = room(scratch.reflector, full + d);
   std::memset(stack, 0, sizeof(double) * static_cast<size_t>(full + d) * length);
@@ -72,13 +75,47 @@ void local_noise(const Settings& s, const double* weights, const double* jacobia
         squares += entry * entry;
       }
     stack[static_cast<long>(full + a) * length + a] = own;
+    if (s.correction) stack[static_cast<long>(a) * length + d + a] = s.noise[0];
     std_dev[a] = std::sqrt(squares);
   }
-  for (int a = 0; a < d; ++a) reflect(stack, length, a, full + a + 1, a, d, reflector);
+  for (int a = 0; a < d; ++a) reflect(stack, length, a, full + a + 1, a, columns, reflector);
   for (int a = 0; a < d; ++a) {
     double rest = z[a];
     for (int e = 0; e < a; ++e) rest -= stack[static_cast<long>(e) * length + a] * whitened[e];
     whitened[a] = rest / stack[static_cast<long>(a) * length + a];
+  }
+}
+
+// What the update from an exactly known state would move y by, for a whitened residual w, and the standard deviation
+// of that, from the decomposition [R, C; 0, .] that `local_noise` has left, c = T_0:
+//
+//   δ = c Cᵀ w,      std = |c / h| (L_11 / L_01) sqrt(diag(CᵀC))
+//
+// in units such that |h| s std is, for J = 0, the standard deviation of y after the update. See `linearize.py`.
+inline void correction_noise(const Settings& s, double h, double c, const double* whitened, Scratch& scratch,
+                             double* moved, double* std_dev) {
+  const int n = s.n, d = s.d, length = row_length(2 * d);
+  const double unit = std::fabs(c / h) * s.noise[n + 1] / s.noise[1];
+  const double* cross = room(scratch.stack, 1) + d;  // where it was left
+  for (int l = 0; l < d; ++l) {
+    double sum = 0.0, squares = 0.0;
+    for (int e = 0; e < d; ++e) {
+      const double entry = cross[static_cast<long>(e) * length + l];
+      sum += entry * whitened[e];
+      squares += entry * entry;
+    }
+    moved[l] = c * sum;
+    std_dev[l] = unit * std::sqrt(squares);
+  }
+}
+
+// R⁻ᵀ x in place of x, with the triangle that `local_noise` has left.
+inline void whiten(const Settings& s, Scratch& scratch, double* x) {
+  const int d = s.d, length = row_length(2 * d);
+  const double* triangle = room(scratch.stack, 1);  // where it was left
+  for (int a = 0; a < d; ++a) {
+    for (int e = 0; e < a; ++e) x[a] -= triangle[static_cast<long>(e) * length + a] * x[e];
+    x[a] /= triangle[static_cast<long>(a) * length + a];
   }
 }
 
@@ -388,6 +425,36 @@ inline void arrive(const Settings& s, State& x, double* rows) {
   if (*x.status == s.running && *x.row.t == s.t1) *x.status = s.success;
 }
 
+// The first linearisation of a step that is linearised twice: ask for the second, where the update by `moved` leads.
+inline bool lead_on(const Settings& s, State& x, const double* f, const double* jacobian, const double* moved) {
+  const long d = s.d;
+  std::memcpy(x.gain, x.predicted, sizeof(double) * d);
+  for (long a = 0; a < d; ++a) {
+    double slope = f[a];
+    for (long l = 0; l < d; ++l) slope -= jacobian[a * d + l] * moved[l];
+    x.first_slope[a] = slope;
+    x.predicted[a] -= moved[a];
+  }
+  *x.waiting = 1.0;
+  return true;
+}
+
+// The second: `z` = y' - f is completed to that of the linearisation at the prediction, z - J (m⁻ - x); `left` is the
+// residual at x.
+inline void settle(const Settings& s, State& x, const double* f, const double* jacobian, double* z,
+                             double* rounding, double* left) {
+  const long d = s.d;
+  for (long a = 0; a < d; ++a) {
+    left[a] = x.first_slope[a] - f[a];
+    rounding[a] = kEpsilon * (std::fabs(x.first_slope[a]) + std::fabs(f[a]));
+    double sum = 0.0;
+    for (long l = 0; l < d; ++l) sum += jacobian[a * d + l] * (x.gain[l] - x.predicted[l]);
+    z[a] -= sum;
+  }
+  std::memcpy(x.predicted, x.gain, sizeof(double) * d);
+  *x.waiting = 0.0;
+}
+
 // Attempt the step whose evaluation (f, J) is given, or finish the one whose second evaluation it is;
 // propose the next. Whether to go on.
 template <int order>
@@ -412,10 +479,18 @@ bool advance(const Settings& s, double* state, double* rows, const double* f, co
   double *rounding = z + d, *whitened = rounding + d, *deviation = whitened + d;
   double *scale = deviation + d, *each = scale + d;
   observe(s, x.predicted + order * d, f, inverse, z, rounding);
+  const bool once_more = order == 1 && s.correction, second = once_more && *x.waiting != 0.0;
+  if (second) settle(s, x, f, jacobian, z, rounding, scale);
 
   // Components that share a block, and one diffusion, have the same noise and the same error.
   const bool alike = s.structure == kIsotropic && !s.multivariate;
   if (!alike) local_noise<order>(s, weights, jacobian, z, scratch, whitened, deviation);
+  if (once_more) {
+    // At first where the residual leads, then where what it has left there does (`scale` holds that, see `settle`).
+    if (second) whiten(s, scratch, scale);
+    correction_noise(s, h, weights[0], second ? scale : whitened, scratch, each, deviation);
+    if (!second) return lead_on(s, x, f, jacobian, each);
+  }
   const double plain = plain_deviation<order>(s);
   const double common = alike ? norm(z, d) / std::sqrt(d) / plain : norm(whitened, d) / std::sqrt(d);
   const double unit = s.fixed ? noise_scale(s, h / *x.reference) : 1.0;
@@ -440,7 +515,8 @@ bool advance(const Settings& s, double* state, double* rows, const double* f, co
     }
     const double before = s.damped ? growth * x.row.scale[s.multivariate ? k : 0] : 0.0;
     scale[k] = s.fixed ? unit : step_scale(local, before);
-    (alike ? error.common : each[k]) = over_step * error_scale * (alike ? plain : deviation[k]);
+    const double estimate = over_step * error_scale * (alike ? plain : deviation[k]);
+    (alike ? error.common : each[k]) = once_more ? std::hypot(estimate, kMovedAgain * each[k]) : estimate;
   }
   const bool finite = error.finite(d);
 

@@ -21,6 +21,7 @@ struct Settings {
   int evaluations;  // of the vector field in an accepted step: 1 or 2
   Control control;
   bool fixed, multivariate, damped, keep;
+  bool correction;  // whether a step is judged by what its update moves y by: linearised twice, first order and dense
   double t1, rho, eta_min, eta_max, min_step, max_step, integral, proportional;
   long wanted, last_attempt;
   double seconds;
@@ -39,27 +40,28 @@ struct Settings {
     evaluations = static_cast<int>(x[6]);
     damped = x[7] != 0.0;
     determined = static_cast<int>(x[8]);
-    control = static_cast<Control>(static_cast<int>(x[9]));
-    running = static_cast<int>(x[10]);
-    success = static_cast<int>(x[11]);
-    step_too_small = static_cast<int>(x[12]);
-    not_finite = static_cast<int>(x[13]);
-    t1 = x[14];
-    rho = x[15];
-    eta_min = x[16];
-    eta_max = x[17];
-    min_step = x[18];
-    max_step = x[19];
-    integral = x[20];
-    proportional = x[21];
-    wanted = static_cast<long>(x[22]);
-    last_attempt = static_cast<long>(x[23]);
-    seconds = x[24];
-    keep = x[25] != 0.0;
-    start = x[26];
-    size = x[27];
-    points = static_cast<long>(x[28]);
-    rtol = x + 29;
+    correction = x[9] != 0.0;
+    control = static_cast<Control>(static_cast<int>(x[10]));
+    running = static_cast<int>(x[11]);
+    success = static_cast<int>(x[12]);
+    step_too_small = static_cast<int>(x[13]);
+    not_finite = static_cast<int>(x[14]);
+    t1 = x[15];
+    rho = x[16];
+    eta_min = x[17];
+    eta_max = x[18];
+    min_step = x[19];
+    max_step = x[20];
+    integral = x[21];
+    proportional = x[22];
+    wanted = static_cast<long>(x[23]);
+    last_attempt = static_cast<long>(x[24]);
+    seconds = x[25];
+    keep = x[26] != 0.0;
+    start = x[27];
+    size = x[28];
+    points = static_cast<long>(x[29]);
+    rtol = x + 30;
     atol = rtol + reads();
     transition = atol + reads();
     noise = transition + n * n;
@@ -112,7 +114,8 @@ struct State {
   double *reference, *count, *deadline;
   double *evidence_steps, *squares, *log_det, *terms;
   // With two evaluations in a step: whether the second is waited for, the first, and the gain that
-  // corrects with both, per block.
+  // corrects with both, per block. Where a step is linearised twice: the y' to which the first linearisation leads,
+  // and the y predicted (`predicted` then begins with where it leads).
   double *waiting, *first_slope, *gain;
   Row row;
 
@@ -140,7 +143,8 @@ struct State {
   }
 
   static long row_offset(const Settings& s) {
-    const long between = s.evaluations == 2 ? 1 + s.d + static_cast<long>(s.n) * s.blocks() : 0;
+    const long gain = s.evaluations == 2 ? static_cast<long>(s.n) * s.blocks() : s.d;
+    const long between = s.evaluations == 2 || s.correction ? 1 + s.d + gain : 0;
     return 1 + s.state_size() + 11 + 3L * s.sums() + between;
   }
 };
