@@ -52,13 +52,18 @@ SIZES = {
     "finite-elements": (2500, 10_000),
     "network": (120, 300),
 }
-QUICK_SIZES = {"brusselator-1d": (300,), "brusselator-2d": (512,), "heat": (300,), "network": (120,)}
+QUICK_SIZES = {
+    "brusselator-1d": (300,),
+    "brusselator-2d": (512,),
+    "heat": (300,),
+    "network": (120,),
+}
 TOLERANCES = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7)
 QUICK_TOLERANCES = (1e-3, 1e-5)
 EQUAL = (1e-3, 1e-4, 1e-5, 1e-6)
 """Errors at which times are compared."""
 SOLVERS = [name for name in BUILDERS if "(3)" not in name and "(5)" not in name]
-OURS, PEERS = "SparseEK1(4)", ("SciPy BDF", "CVODE", "IDA")
+OURS = "SparseEK1(4)"
 
 
 def sweep(problem: Problem, asked: int, options: Any) -> list[dict[str, Any]]:
@@ -72,8 +77,11 @@ def sweep(problem: Problem, asked: int, options: Any) -> list[dict[str, Any]]:
         flush=True,
     )
     runs, points = _built(problem, fits(problem, options.solvers)), []
-    for name, run in runs.items():  # compiled, and everything made that is kept
-        _timed(run, options.rtol[0])
+    for name in list(runs):  # compiled, and everything made that is kept
+        outcome, seconds, _ = _timed(runs[name], options.rtol[0])
+        if outcome is not None and seconds > options.limit:
+            runs.pop(name)
+            print(f"- {name} at {options.rtol[0]:.0e}: {seconds:.0f} s, left out")
     for rtol, name in itertools.product(options.rtol, list(runs)):
         if name not in runs:
             continue
@@ -175,13 +183,11 @@ def summary(points: list[dict[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
         times = {s: at_error([p for p in mine if p["solver"] == s], target) for s in solvers}
         if not any(np.isfinite(t) for t in times.values()):
             continue
-        ours = min((t for s, t in times.items() if s.startswith(OURS) and WITHOUT not in s
-                    and np.isfinite(t)), default=float("nan"))  # fmt: skip
-        rivals = [min((t for s, t in times.items() if s.startswith(kind) and np.isfinite(t)),
-                      default=float("nan")) for kind in ("SciPy BDF", ("CVODE", "IDA"))]  # fmt: skip
+        ours = _best(times, (OURS,), bars=True)
+        rivals = [_best(times, ("SciPy BDF",)), _best(times, ("CVODE", "IDA"))]
         ratios = [ours / rival for rival in rivals]
-        rows.append({"problem": name, "d": d, "error": target, **times,
-                     "ours/BDF": ratios[0], "ours/CVODE": ratios[1]})  # fmt: skip
+        row = {"problem": name, "d": d, "error": target, **times}
+        rows.append(row | {"ours/BDF": ratios[0], "ours/CVODE": ratios[1]})
         shown = [_number(times[s]) for s in solvers] + [_number(ratio) for ratio in ratios]
         lines.append(f"| {name} | {d} | {target:.0e} | " + " | ".join(shown) + " |")
     lines.append(
@@ -189,6 +195,12 @@ def summary(points: list[dict[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
         "for ours and for CVODE (for mass matrices: IDA).\n"
     )
     return "\n".join(lines + _cost_of_bars(points)), rows
+
+
+def _best(times: dict[str, float], kinds: tuple[str, ...], bars: bool = False) -> float:
+    """The shortest time of solvers whose names begin so; with ``bars`` of those that have them."""
+    found = [t for s, t in times.items() if s.startswith(kinds) and not (bars and WITHOUT in s)]
+    return float(np.nanmin(found)) if np.isfinite(found).any() else float("nan")
 
 
 def _number(x: float) -> str:

@@ -132,11 +132,16 @@ def wave(size: int, order: int) -> dict[str, Any]:
 
 def apart(*arguments: Any) -> dict[str, Any]:
     """What a process of its own says."""
-    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.large_memory", *map(str, arguments)]
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-m",
+        "benchmarks.large_memory",
+        *map(str, arguments),
+    ]
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=TIMEOUT, check=False
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
     except subprocess.TimeoutExpired:
         return {"failed": f"not done in {TIMEOUT:.0f} s"}
     if done.returncode:

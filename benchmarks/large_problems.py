@@ -38,6 +38,8 @@ class Problem:
     preconditioner: Callable[..., Any] | None = None
     """``(xp, c, b) -> u``, near the solution of ``(I - c J) u = b``: for Krylov methods."""
     words: str = ""
+    space: int = 1
+    """Dimensions: of three, an LU takes memory like ``d^(4/3)``."""
     cache: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -214,6 +216,7 @@ def gray_scott_3d(
         *("gray-scott-3d", end, start.reshape(-1), f, pattern),
         preconditioner=near,
         words="two species in a periodic cube",
+        space=3,
     )
 
 
@@ -241,7 +244,9 @@ def _solve_diffusion(
     return xp.stack(solved, axis=len(axes)).reshape(-1)
 
 
-def gray_scott_1d(size: int, feed: float = 0.035, kill: float = 0.06, end: float = 200.0) -> Problem:
+def gray_scott_1d(
+    size: int, feed: float = 0.035, kill: float = 0.06, end: float = 200.0
+) -> Problem:
     """On a line without flux at the ends; pulses that split."""
     n = max(size // 2, 3)
     k, x = 2e-5 * n**2, (np.arange(n) + 0.5) / n

@@ -27,6 +27,8 @@ from scipy.sparse import csc_array
 from benchmarks.large_problems import Problem
 
 MOST_STEPS = 500_000
+LARGEST_CUBE = 8000
+"""Unknowns in three dimensions up to which systems are factorised."""
 
 
 class Unfit(RuntimeError):
@@ -423,9 +425,14 @@ def build(name: str, problem: Problem) -> Run:
 
 
 def fits(problem: Problem, names: Any) -> list[str]:
-    """Those that make sense: Krylov methods on what has a preconditioner, bands where there are."""
-    found = []
+    """Those that make sense: Krylov methods on what has a preconditioner, bands where there are.
+
+    No LU of large grids in three dimensions.
+    """
+    found, solid = [], problem.space == 3 and problem.d > LARGEST_CUBE
     for name in names:
+        if solid and "GMRES" not in name:
+            continue
         if "GMRES" in name and problem.preconditioner is None:
             continue
         if "sparse" in name and problem.bands is not None:
