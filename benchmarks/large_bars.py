@@ -141,20 +141,27 @@ def summary(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def main(out: Path, quick: bool, chosen: Any, orders: Any = None, rtols: Any = None) -> None:
+def main(
+    out: Path,
+    quick: bool,
+    chosen: Any,
+    orders: Any = None,
+    rtols: Any = None,
+    reserve: bool = False,
+) -> None:
     """Run, print the table and its summary, write ``large_bars.csv``."""
     names = chosen or (QUICK_PROBLEMS if quick else large_problems.HELD_OUT)
     tolerances = rtols or (QUICK_TOLERANCES if quick else TOLERANCES)
     rows: list[dict[str, Any]] = []
-    print("\n## Error bars\n\n" + HEAD, flush=True)
+    print(f"\n## Error bars{' (reserve)' if reserve else ''}\n\n{HEAD}", flush=True)
     for name in names:
-        problem = large_problems.held_out(name)
+        problem = large_problems.held_out(name, reserve)
         known = reference(problem, save_times(problem), 1e-12)
         for order, rtol in itertools.product(orders or ORDERS, tolerances):
             row = {"problem": name, "d": problem.d, **run(problem, known, order, rtol)}
             rows.append(row)
             print(show(row), flush=True)
-        _write(out / "large_bars.csv", rows)
+        _write(out / f"large_bars{'_reserve' if reserve else ''}.csv", rows)
     print("\n" + summary(rows), flush=True)
 
 
