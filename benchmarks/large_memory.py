@@ -117,7 +117,7 @@ def wave(size: int, order: int) -> dict[str, Any]:
     (few, short), (many, long) = (min(each, key=lambda one: one[1]) for each in pairs)
     step = (long - short) / max(many - few, 1)
     moved = 8 * 2 * n * (2 * (order + 1) + 2)
-    speed = triad(2 * n)
+    speed = triad(2 * n * (order + 1))  # arrays as large as the state
     return {
         "d": 2 * n,
         "order": order,
