@@ -165,6 +165,18 @@ def test_an_entry_outside_of_the_pattern_is_named(i, traced):
         solve_ivp(f, jac_sparsity=PATTERN)
 
 
+def test_a_state_of_any_shape_has_a_jacobian_of_it_flattened():
+    def relax(t, y):
+        return -jnp.array([[1.0, 2.0], [3.0, 40.0]]) * y
+
+    def jac(t, y):
+        assert y.shape == (2, 2)
+        return csc_array(np.diag([-1.0, -2.0, -3.0, -40.0]))
+
+    posterior = probode.solve(relax, (0.0, 1.0), np.ones((2, 2)), solver=SparseEK1(), jac=jac)
+    np.testing.assert_allclose(posterior.mean[-1], np.exp([[-1.0, -2.0], [-3.0, -40.0]]), atol=1e-6)
+
+
 # Mass matrices ------------------------------------------------------------------------------------
 
 

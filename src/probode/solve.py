@@ -156,7 +156,7 @@ def solve(
         equation, given_type = as_equation(vector_field), type_of(y0)
         asked = None
         if isinstance(solver, SparseEK1):
-            (equation, asked), jac = large.read(equation, jac, args), None
+            (equation, asked), jac = large.read(equation, jac, args, np.shape(y0)), None
         equation = equation.suited(solver.jacobian, solver.initialization.name)
         y0, shape = initial_values(y0, equation)
         if equation.order > 1 and isinstance(args, tuple | list):

@@ -11,7 +11,7 @@ from probode.engines.two_pole.saving import solve_saving
 from probode.engines.two_pole.system import Asked, system_of
 from probode.filter.loop import Solve
 from probode.filter.smooth import Marginals
-from probode.global_error import two_pole
+from probode.global_error import two_pole, two_pole_bars
 from probode.model.equation import Equation, FirstOrder
 from probode.model.gaussian import norm
 from probode.model.mass_matrix import MassMatrix
@@ -19,8 +19,13 @@ from probode.posterior.paths import NodePath, SavedPath
 from probode.posterior.posterior import Posterior
 
 
-def read(equation: Equation, jac: Any, args: tuple[Any, ...]) -> tuple[Equation, Asked]:
-    """``y' = f`` and what else there is of ``M y' = f``; with the user's Jacobian, as it is."""
+def read(
+    equation: Equation, jac: Any, args: tuple[Any, ...], shape: tuple[int, ...] = (-1,)
+) -> tuple[Equation, Asked]:
+    """``y' = f`` and what else there is of ``M y' = f``; with the user's Jacobian, as it is.
+
+    It takes ``y`` in its ``shape``.
+    """
     mass = None
     if isinstance(equation, MassMatrix):
         mass, equation = equation.mass, FirstOrder(equation.function)
@@ -33,7 +38,7 @@ def read(equation: Equation, jac: Any, args: tuple[Any, ...]) -> tuple[Equation,
         function = jac
 
         def jac(t: float, y: np.ndarray) -> Any:
-            return function(t, y, *args)
+            return function(t, y.reshape(shape), *args)
 
     return equation, Asked(jac=jac, mass=mass)
 
@@ -58,7 +63,7 @@ def equip(
     system = system_of(inputs.field, t0, y0, solver.order, asked)
     follower = None
     if mode != "model":
-        watch = None if times is None else two_pole.AtTimes(np.asarray(times), t0, y0.size)
+        watch = None if times is None else two_pole_bars.AtTimes(np.asarray(times), t0, y0)
         follower = two_pole.Transport.start(system, t0, y0, watch)
     given.large = Large(system, follower)
 
@@ -79,7 +84,7 @@ def calibrated(posterior: Posterior, given: Given, mode: str) -> Posterior:
     found, columns = posterior.path.select(posterior.method, 0)
     mean, std = np.asarray(found), np.asarray(norm(columns))
     if isinstance(posterior.path, NodePath):
-        made = two_pole.calibration(mode, done.finished(), mean, std)
+        made = two_pole_bars.calibration(mode, done.finished(), mean, std)
     else:
         made = done.watch.calibration(mode, done, mean, std)
     return posterior.with_calibration(made).with_looked()

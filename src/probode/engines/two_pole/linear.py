@@ -207,7 +207,7 @@ class Krylov:
 
 _TOLERANCE = 1e-3
 """How exact solutions have to be: an error only makes Newton's method a little slower."""
-_RESTART, _RESTARTS = 30, 10
+_RESTART, _RESTARTS = 10, 30
 """Iterations after which to begin anew, and how often before giving up."""
 
 
