@@ -366,7 +366,7 @@ def _solve_traced(
 
 
 def _stats(method: Method, final: loop.Solve, extra: int, evaluated: str) -> Stats:
-    attempted, accepted, f, jacobians = final.counts
+    attempted, accepted, f, jacobians, factorisations = final.counts
     if f is None:
         f = method.f_evaluations(attempted, accepted) + extra
         jacobians = method.jacobian_evaluations(attempted, accepted)
@@ -377,6 +377,7 @@ def _stats(method: Method, final: loop.Solve, extra: int, evaluated: str) -> Sta
         rejected=attempted - accepted,
         f_evaluations=f,
         jacobian_evaluations=jacobians,
+        factorisations=0 if factorisations is None else factorisations,
         path=evaluated,
     )
 

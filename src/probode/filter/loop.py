@@ -36,6 +36,7 @@ class Counts(NamedTuple):
     f: Array | None = None
     """Evaluations of ``f``, where a step takes as many as it needs; else they follow from these."""
     jacobians: Array | None = None
+    factorisations: Array | None = None
 
 
 @record

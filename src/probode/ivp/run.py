@@ -193,7 +193,7 @@ class Task:
             + int(stats.calibration_f_evaluations)
             + way.other_evaluations,
             "njev": int(stats.jacobian_evaluations) + int(stats.calibration_jacobian_evaluations),
-            "nlu": 0,
+            "nlu": int(stats.factorisations),
         }
         return posterior, str(stats.path), counts
 

@@ -31,6 +31,8 @@ class Stats:
     calibration_f_evaluations: Array | int = 0
     """Evaluations of the vector field by the calibration, not counted above."""
     calibration_jacobian_evaluations: Array | int = 0
+    factorisations: Array | int = 0
+    """Sparse ones, of SparseEK1; those of other solvers are part of every step."""
     path: str = static(default="jax")
     """How the vector field was evaluated: "jax" (as it is), "numpy" or "scalars" (a NumPy function,
     traced), "python" (called from Python)."""

@@ -130,39 +130,41 @@ def _steps(given: Given, most: int) -> Steps:
     status = Status.RUNNING if finite else Status.START_NOT_FINITE
     if finite and inputs.t0 == inputs.t1:
         status = Status.SUCCESS
-    return Steps(Carry(_solve(inputs.method, form, status), form), fill, FIRST_ATTEMPTS)
+    return Steps(Carry(solve_of(inputs.method, form, status), form), fill, FIRST_ATTEMPTS)
 
 
 def _fill(
     given: Given, system: System, carry: Carry, attempts: int, wanted: int
 ) -> tuple[Carry, Rows]:
     """Until ``wanted`` steps are accepted (none: any number, of which no row is kept)."""
-    inputs, form = given.inputs, carry.form
-    method, control, t1 = inputs.method, inputs.control, float(inputs.t1)
-    weights, judged = _weights(control), isinstance(control, PControl)
-    kept, taken, status = [_row(method, form)], 0, Status.RUNNING
+    method, form = given.inputs.method, carry.form
+    kept, taken, status = [row_of(method, form)], 0, Status.RUNNING
     while status == Status.RUNNING and attempts > 0 and (taken < wanted or not wanted):
-        now = form.standing
-        beyond = given.restarts.beyond(now.t) if len(given.restarts.before) else None
-        if beyond is not None:
-            form, finite = _across(system, control, form, *beyond, t1)
-            status = Status.RUNNING if finite else Status.NOT_FINITE
-        else:
-            until = float(given.until(now.t))
-            following = attempt(system, weights, now, _next_time(control, now, until), judged)
-            attempts -= 1
-            if following.counts.accepted == now.counts.accepted:
-                form = form._replace(standing=following)
-                status = _judged(control, following)
-                continue
-            form = _accepted(form, following)
-        taken += 1
-        if wanted:
-            kept.append(_row(method, form))
-        if status == Status.RUNNING and form.standing.t == t1:
-            status = Status.SUCCESS
+        form, status, accepted = advance(given, system, form)
+        attempts -= 1
+        taken += accepted
+        if accepted and wanted:
+            kept.append(row_of(method, form))
     rows: Any = jax.tree.map(lambda *each: np.stack(each), *kept)
-    return Carry(_solve(method, form, status), form), pack_rows(rows)
+    return Carry(solve_of(method, form, status), form), pack_rows(rows)
+
+
+def advance(given: Given, system: System, form: Form) -> tuple[Form, Status, bool]:
+    """One attempt, or over a switch: where it leads, how the solve stands, whether it went on."""
+    control, now, t1 = given.inputs.control, form.standing, float(given.inputs.t1)
+    beyond = given.restarts.beyond(now.t) if len(given.restarts.before) else None
+    if beyond is not None:
+        form, finite = _across(system, control, form, *beyond, t1)
+        if not finite:
+            return form, Status.NOT_FINITE, False
+    else:
+        judged, until = isinstance(control, PControl), float(given.until(now.t))
+        end = _next_time(control, now, until)
+        following = attempt(system, _weights(control), now, end, judged)
+        if following.counts.accepted == now.counts.accepted:
+            return form._replace(standing=following), _judged(control, following), False
+        form = _accepted(form, following)
+    return form, Status.SUCCESS if form.standing.t == t1 else Status.RUNNING, True
 
 
 def _accepted(form: Form, now: Standing) -> Form:
@@ -279,7 +281,7 @@ def _judged(control: Any, now: Standing) -> Status:
     return Status.STEP_TOO_SMALL if now.resolved else Status.NOT_FINITE
 
 
-def _row(method: Method, form: Form) -> Rows:
+def row_of(method: Method, form: Form) -> Rows:
     """Derivatives in plain units, those above the order of the step zero."""
     now, prior = form.standing, method.prior
     n, d = method.structure.n, method.structure.d
@@ -294,12 +296,15 @@ def _row(method: Method, form: Form) -> Rows:
     return Rows(np.asarray(now.t), np.asarray(now.h), noise, mean, np.diag(std / coordinates))  # type: ignore[arg-type]
 
 
-def _solve(method: Method, form: Form, status: Status) -> Solve:
+def solve_of(method: Method, form: Form, status: Status) -> Solve:
     """The same for those who look at a solve between two chunks."""
-    now, row = form.standing, _row(method, form)
+    now, row = form.standing, row_of(method, form)
     d, counts = method.structure.d, now.counts
     control: list[Any] = [now.following, 1.0, counts.accepted, now.failures > 0]
-    made: list[Any] = [counts.attempted, counts.accepted, counts.f, counts.jacobians]
+    made: list[Any] = [
+        *(counts.attempted, counts.accepted, counts.f, counts.jacobians),
+        counts.factorisations,
+    ]
     zero: Any = np.zeros(())
     return Solve(
         state=State(row.t, row.h, row.mean, row.factor),

@@ -6,10 +6,11 @@ import jax
 import numpy as np
 
 from probode.base.status import Status
+from probode.engines.kept import pack_rows
 from probode.engines.monitor import Monitor, drive
 from probode.engines.protocol import FIRST_ATTEMPTS, Carry, Given
 from probode.engines.two_pole.dense import interpolate
-from probode.engines.two_pole.engine import TWO_POLE
+from probode.engines.two_pole.engine import TWO_POLE, Form, advance, row_of, solve_of
 from probode.filter.loop import Rows
 from probode.filter.saving import Saving
 from probode.model.gaussian import unpack
@@ -17,45 +18,62 @@ from probode.model.gaussian import unpack
 
 def solve_saving(given: Given, times: np.ndarray, monitor: Monitor) -> tuple[Saving, Status, Any]:
     """The states at these times (those of dense output), how it ended, and what went along."""
-    method, saved = given.inputs.method, list[Rows]()
-    begun, fill, _ = TWO_POLE.traced(given, 1, monitor.limits)
-    n = method.structure.n
+    method, system = given.inputs.method, given.large.system
+    begun = TWO_POLE.traced(given, 1, monitor.limits).begun
+    saved = _Saved(given, times)
+    saved.passed(begun.form, begun.form)
 
     def chunk(carry: Carry, attempts: int) -> Carry:
+        form, status = carry.form, Status.RUNNING
         for _ in range(attempts):
-            following, rows = fill(carry, 1, 1)
-            _keep(rows)
-            carry = following
-            if int(carry.solve.status) != Status.RUNNING:
+            before = form
+            form, status, accepted = advance(given, system, form)
+            if accepted:
+                saved.passed(before, form)
+            if status != Status.RUNNING:
                 break
-        return carry
-
-    def _keep(rows: Rows) -> None:
-        """What lies in the last step; at the start, where it begins."""
-        first, last = float(rows.t[0]), float(rows.t[-1])
-        while len(saved) < len(times):
-            time = float(times[len(saved)])
-            inside = first <= time <= last if last >= first else last <= time <= first
-            if not inside:
-                break
-            right = np.array([rows.steps if time != first else 0])
-            at = np.array([time])
-            states = [interpolate(method, rows, None, right, at, k)[0][0] for k in range(n)]
-            row: Any = jax.tree.map(lambda x: x[right[0]], rows)  # noqa: B023
-            factor = unpack(row.factor)
-            saved.append(Rows(np.asarray(time), row.h, row.scale, np.stack(states), factor))  # type: ignore[arg-type]
+        return Carry(solve_of(method, form, status), form)
 
     carry, status = drive(monitor, begun, chunk, FIRST_ATTEMPTS)
-    if not saved:  # no step was taken
-        _keep(fill(begun, 0, 1)[1])
-    rows: Any = jax.tree.map(lambda *each: np.stack(each), *saved) if saved else None
-    if rows is None:
-        empty: Any = fill(begun, 0, 1)[1]
-        rows = jax.tree.map(lambda x: x[:0], empty)
-        rows = Rows(rows.t, rows.h, rows.scale, rows.mean, unpack(rows.factor))
-    state = carry.solve.state
+    rows = saved.rows(begun.form)
     lengths: Any = np.where(rows.t == float(given.inputs.t0), np.nan, rows.h)
-    count: Any = np.asarray(len(saved))
+    count: Any = np.asarray(len(rows.t))
+    state = carry.solve.state
     kept = Saving(carry.solve, state, None, rows, None, count, lengths=lengths)
     follower = carry.form.follower
     return kept, status, None if follower is None else follower.finished()
+
+
+class _Saved:
+    """Rows at the times that were passed."""
+
+    def __init__(self, given: Given, times: np.ndarray) -> None:
+        self._method, self._times = given.inputs.method, times
+        self._rows: list[Rows] = []
+
+    def passed(self, before: Form, after: Form) -> None:
+        """The step between two states; twice the same: the start alone."""
+        first, last, ends = before.standing.t, after.standing.t, None
+        while len(self._rows) < len(self._times):
+            time = float(self._times[len(self._rows)])
+            inside = first <= time <= last if last >= first else last <= time <= first
+            if not inside:
+                return
+            if ends is None:
+                pair = [row_of(self._method, form) for form in (before, after)]
+                ends = pack_rows(jax.tree.map(lambda *each: np.stack(each), *pair))
+            self._rows.append(self._at(ends, time))
+
+    def _at(self, ends: Rows, time: float) -> Rows:
+        right = np.array([0 if time == float(ends.t[0]) else 1])
+        at, n = np.array([time]), self._method.structure.n
+        states = [interpolate(self._method, ends, None, right, at, k)[0][0] for k in range(n)]
+        row: Any = jax.tree.map(lambda x: x[right[0]], ends)
+        factor = unpack(row.factor)
+        return Rows(np.asarray(time), row.h, row.scale, np.stack(states), factor)  # type: ignore[arg-type]
+
+    def rows(self, begun: Form) -> Rows:
+        """All of them; of none, with the right shapes."""
+        some = self._rows or [row_of(self._method, begun)]
+        found: Rows = jax.tree.map(lambda *each: np.stack(each), *some)
+        return found if self._rows else jax.tree.map(lambda x: x[:0], found)
