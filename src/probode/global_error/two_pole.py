@@ -151,12 +151,13 @@ class Transport(NamedTuple):
 
         if not self.h:
             there, evaluations = self.nodes[n - 1], 1
-            he = h * (self._slope(n - 1) - self.system.slope(there.t, there.y - e))
+            he = h * (self._slopes(n - 1)[0] - self.system.slope(there.t, there.y - e))
         elif self.h != h:
             he, rate = he * (h / self.h), 1.0
             once = here.solve(weighed(he))
             he = 2.0 * once - here.solve(weighed(once))
-        e, slope, gains, moved = e + he, self._slope(n), error_gains(here.gamma), []
+        slope, other = self._slopes(n)
+        e, gains, moved = e + he, error_gains(here.gamma), []
         for _ in range(1 if rate < _QUICK else 2):
             z = weighed(he) - h * (weighed(slope) - self.system.f(here.t, here.y - e))
             u = here.solve(z)
@@ -165,9 +166,7 @@ class Transport(NamedTuple):
             change = gains.T @ both
             e, he = e - change[0], he - change[1]
             moved.append(change[0])
-        less = None
-        if self.w > _FEWEST:
-            less = h * weighed(slope - self._slope(n, self.w - 1))
+        less = h * weighed(slope - other)
         judged, rate = self._judge(here, e, moved, less, rate)
         mine = self._replace(
             error=np.stack([e, he]),
@@ -184,66 +183,68 @@ class Transport(NamedTuple):
         here: Node,
         error: np.ndarray,
         moved: list[np.ndarray],
-        less: np.ndarray | None,
+        less: np.ndarray,
         rate: float,
     ) -> tuple[Judged, float]:
         """After one more step; and the rate at which iterations shrink."""
         known, size = self.judged, np.abs(here.y)
         weight = 1.0 / (size + _SMALL * size.max(initial=0.0) + _TINY)
 
-        def norm(x: np.ndarray) -> float:
-            parts = x * weight
-            return float(np.sqrt(np.dot(parts, parts) / parts.size))
+        def norms(*rows: np.ndarray) -> list[float]:
+            each = np.array(rows)
+            each *= weight
+            found: list[float] = np.sqrt(np.einsum("ij,ij->i", each, each) / size.size).tolist()
+            return found
 
-        first, off = norm(moved[0]), norm(error)
+        first, off, value, unsure, *second = norms(moved[0], error, here.y, less, *moved[1:])
         if not np.isfinite(off):
             return known, 1.0
         doubt, left = known.doubt, 0.0
-        if less is not None and norm(less) > doubt:  # else it is not larger once it is damped
-            doubt = max(doubt, norm(here.solve(less)))
-        if len(moved) > 1:
-            second = norm(moved[1])
-            rate = min(1.0, second / (first + _TINY))
-            left = second * rate
-            rate = rate if second > _LITTLE * off else 0.0  # of next to nothing
+        if self.w > _FEWEST and unsure > doubt:  # else it is not larger once it is damped
+            doubt = max(doubt, *norms(here.solve(less)))
+        if second:
+            rate = min(1.0, second[0] / (first + _TINY))
+            left = second[0] * rate
+            rate = rate if second[0] > _LITTLE * off else 0.0  # of next to nothing
         judged = Judged(
             doubt,
             float(np.hypot(known.unsettled, left)),
             max(known.largest, off),
             float(np.hypot(known.errors, off)),
-            float(np.hypot(known.values, norm(here.y))),
+            float(np.hypot(known.values, value)),
             known.steps + 1,
         )
         return judged, _MISTRUST * max(rate, _LEAST_RATE)
 
-    def _slope(self, n: int, w: int | None = None) -> np.ndarray:
-        """``P'`` at a node, with ``w`` on both sides as far as there are."""
-        last, w = len(self.nodes) - 1, self.w if w is None else w
-        first = max(0, min(n - w, last - 2 * w))
-        return _slope(self.nodes[first : first + 2 * w + 1], self.nodes[n])
+    def _slopes(self, n: int) -> np.ndarray:
+        """``P'`` at a node, from ``w`` on both sides as far as there are, and from one less."""
+        last, here = len(self.nodes) - 1, self.nodes[n]
+        first = max(0, min(n - self.w, last - 2 * self.w))
+        some = self.nodes[first : first + 2 * self.w + 1]
+        unit = here.h or some[1].h
+        lengths = tuple(round(node.h / unit, 12) for node in some[1:])
+        around = np.array([node.y for node in some])
+        around -= here.y
+        return _weights(lengths, n - first, self.w - 1) / unit @ around
 
 
 _LITTLE, _LEAST_RATE = 1e-4, 0.01
 
 
-def _slope(nodes: tuple[Node, ...], here: Node) -> np.ndarray:
-    """``P'(t_n)`` of the polynomial through some nodes: differences from ``y_n``, weighted."""
-    unit = here.h or nodes[1].h
-    lengths = tuple(round(node.h / unit, 12) for node in nodes[1:])
-    at = next(i for i, node in enumerate(nodes) if node is here)
-    slope = np.zeros_like(here.y)
-    for weight, node in zip(_first_derivative(lengths, at), nodes, strict=True):
-        if node is not here:
-            slope += (weight / unit) * (node.y - here.y)
-    return slope
-
-
 @lru_cache(maxsize=4096)  # steps are held: most of them are equal
-def _first_derivative(lengths: tuple[float, ...], at: int) -> tuple[float, ...]:
-    """Weights of values, between which steps of these ``lengths`` lie, in the slope at one."""
+def _weights(lengths: tuple[float, ...], at: int, fewer: int) -> np.ndarray:
+    """Weights of values, between which steps of these ``lengths`` lie, in the slope at one.
+
+    Two rows: with all of them, and with ``fewer`` on both sides as far as there are.
+    """
     s = np.concatenate([[0.0], np.cumsum(lengths)])
     s -= s[at]
-    unit, right = np.abs(s).max(), np.zeros(len(s))
-    right[1] = 1.0
-    weights = np.linalg.solve(np.vander(s / unit, len(s), increasing=True).T, right) / unit
-    return tuple(weights.tolist())
+    first = max(0, min(at - fewer, len(s) - 1 - 2 * fewer))
+    found = np.zeros((2, len(s)))
+    for row, some in zip(found, (slice(None), slice(first, first + 2 * fewer + 1)), strict=True):
+        part = s[some]
+        unit, right = np.abs(part).max(), np.zeros(len(part))
+        right[1] = 1.0
+        vandermonde = np.vander(part / unit, len(part), increasing=True)
+        row[some] = np.linalg.solve(vandermonde.T, right) / unit
+    return found
