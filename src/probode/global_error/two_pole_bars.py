@@ -64,6 +64,8 @@ class AtTimes:
         self._low, self._high = y.copy(), y.copy()
         self.errors: list[np.ndarray] = []
         self.around: list[np.ndarray] = []
+        self.unsure: np.ndarray | None = None
+        """How far the curve itself may be off there, between two nodes."""
         self._save(t, np.zeros(y.size))
 
     @np.errstate(all="ignore")
@@ -103,6 +105,8 @@ class AtTimes:
         error, local = (np.stack(rows)[:count] for rows in (self.errors, self.around))
         floor = _FLOOR * np.sqrt(np.mean(local**2, axis=1, keepdims=True))
         scale = _scale(np.abs(error), local, floor, values, extent)
+        if self.unsure is not None:
+            scale = np.hypot(scale, self.unsure[:count])
         scale[np.all(local == 0.0, axis=1)] = 0.0  # at the start, which is exact
         size = _size(self._largest, extent)
         return _made(mode, error, scale, std, done.judged.signs(size), done.f)

@@ -28,6 +28,7 @@ from probode.engines.dense_output import (
 )
 from probode.engines.kept import padded, state_bytes
 from probode.engines.monitor import one_blas_thread
+from probode.engines.two_pole.dense import unsure
 from probode.filter import saving
 from probode.filter.loop import Rows
 from probode.filter.saving import Saving
@@ -163,6 +164,13 @@ class NodePath(Path):
             mean.reshape((*times.shape, *mean.shape[1:])),
             columns.reshape((*times.shape, *columns.shape[1:])),
         )
+
+    def unsure(self, method: Method, t: Any) -> np.ndarray:
+        """How far the curve may be off between two steps of a filter that has no smoother."""
+        times = np.asarray(t, float)
+        each = times.reshape(-1)
+        found = unsure(method, self.rows, self._right(np, each), each)
+        return found.reshape((*times.shape, -1))
 
     def _right(self, xp: Any, t: Any) -> Any:
         """For each time: the node at which the step ends that it falls into, or is next to."""

@@ -149,6 +149,10 @@ class Posterior(Conditional, Views):
         found = self._gaussian(*self.path.evaluate(self.method, t, k), scales)
         if k >= self.method.equation.order or made is None or not isinstance(self.path, NodePath):
             return self._with_deviations(found, t, k)
+        if made.stages is None:
+            known: Any = found.own
+            between: Any = np.hypot(known, self.path.unsure(self.method, t))
+            return replace(found, own=between)
         with double_precision():
             flat = found.mean.reshape((*np.shape(t), self.method.structure.d))
             known = (found.own, found.std.reshape(flat.shape))

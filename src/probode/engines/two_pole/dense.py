@@ -46,6 +46,22 @@ def value(polynomial: np.ndarray, tau: float, h: float, k: int) -> np.ndarray:
     return found / h**k
 
 
+def unsure(method: Method, rows: Rows, right: Any, t: Any) -> np.ndarray:
+    """How far the curve may be off between two nodes and not at them, ``(T, d)``: its last term."""
+    nodes, means = np.asarray(rows.t), np.asarray(rows.mean)
+    found = np.zeros((len(t), method.structure.d))
+    for j, (end, time) in enumerate(zip(np.asarray(right), np.asarray(t), strict=True)):
+        if end == 0:
+            continue
+        h = float(nodes[end] - nodes[end - 1]) or 1.0
+        tau = float(time - nodes[end]) / h
+        if -1.0 < tau < 0.0:
+            polynomial = coefficients(means[end - 1], means[end], h)
+            power = len(polynomial) - 2
+            found[j] = np.abs(polynomial[-1] * (-tau) ** power * (1.0 + tau))
+    return found
+
+
 def interpolate(
     method: Method, rows: Rows, smoothed: Marginals | None, right: Any, t: Any, k: int
 ) -> tuple[np.ndarray, np.ndarray]:

@@ -9,7 +9,7 @@ from probode.base.status import Status
 from probode.engines.kept import pack_rows
 from probode.engines.monitor import Monitor, drive
 from probode.engines.protocol import FIRST_ATTEMPTS, Carry, Given
-from probode.engines.two_pole.dense import interpolate
+from probode.engines.two_pole.dense import interpolate, unsure
 from probode.engines.two_pole.engine import TWO_POLE, Form, advance, row_of, solve_of
 from probode.filter.loop import Rows
 from probode.filter.saving import Saving
@@ -41,7 +41,10 @@ def solve_saving(given: Given, times: np.ndarray, monitor: Monitor) -> tuple[Sav
     state = carry.solve.state
     kept = Saving(carry.solve, state, None, rows, None, count, lengths=lengths)
     follower = carry.form.follower
-    return kept, status, None if follower is None else follower.finished()
+    if follower is not None:
+        follower = follower.finished()
+        follower.watch.unsure = np.stack(saved.unsure) if saved.unsure else None
+    return kept, status, follower
 
 
 class _Saved:
@@ -50,6 +53,8 @@ class _Saved:
     def __init__(self, given: Given, times: np.ndarray) -> None:
         self._method, self._times = given.inputs.method, times
         self._rows: list[Rows] = []
+        self.unsure: list[np.ndarray] = []
+        """How far the curve may be off there because they lie between two nodes."""
 
     def passed(self, before: Form, after: Form) -> None:
         """The step between two states; twice the same: the start alone."""
@@ -68,6 +73,7 @@ class _Saved:
         right = np.array([0 if time == float(ends.t[0]) else 1])
         at, n = np.array([time]), self._method.structure.n
         states = [interpolate(self._method, ends, None, right, at, k)[0][0] for k in range(n)]
+        self.unsure.append(unsure(self._method, ends, right, at)[0])
         row: Any = jax.tree.map(lambda x: x[right[0]], ends)
         factor = unpack(row.factor)
         return Rows(np.asarray(time), row.h, row.scale, np.stack(states), factor)  # type: ignore[arg-type]

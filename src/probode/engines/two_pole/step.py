@@ -36,6 +36,9 @@ _SAFETY, _GROWTH, _SHRINK = 0.8, 2.5, 0.2
 """Longer steps at once would save few of them, and spoil the interpolants of the error estimate."""
 _LONGER, _SHORTER = 1.2, 0.95
 """Changes of the length between which it is kept."""
+_CAREFUL = 10.0
+"""Part of the tolerance that steps of a lower order are held to: there are few of them, and the
+error estimate, which follows smooth errors, would not see those that a start leaves behind."""
 _SAME = 1e-12
 """Lengths that differ by no more than this part are one."""
 _FAR = 10.0
@@ -152,6 +155,8 @@ def attempt(
     gain, x, h = gains(now.order), now.x, now.h
     predicted = gain.predict[:2] @ x
     weight = weights(np.maximum(np.abs(x[0]), np.abs(predicted[0])))
+    if now.order < system.highest:
+        weight *= _CAREFUL
     try:
         now = _ready(system, gain, now, t, predicted[0])
     except Singular:
