@@ -34,8 +34,7 @@ LIMITS = {"convergence": 1.0, "rounding": 30.0, "size": 0.5}
 far below what it adds up to (a stiff equation that forgets it at once) nothing is left to estimate.
 """
 _WORDS = {
-    "convergence": "the error iteration does not converge: the error is not a small perturbation "
-    "(or the steps are too long to tell)",
+    "convergence": "the error iteration does not converge: the error is not a small perturbation",
     "rounding": "the error is near rounding level, where no estimate is exact",
     "size": "the error is as large as the solution's own variation",
     "lost": "the estimate was lost on the way (not finite): from there on the bands are as wide as "

@@ -11,9 +11,8 @@ evaluations of ``f`` a step. It runs ``w`` steps behind the filter and keeps ``2
 Where the length of the steps changes, what is stiff in ``h e'`` is of no use in the new units, and
 is taken out: ``h e' <- (2 W - W²) h e'``. With a mass matrix, ``M e' = M P' - f(t, P - e)``.
 
-Where a fast layer was met with long steps, ``P'`` is whatever polynomials make of it. The slope of
-one with two nodes less says so: if what it would change of the error in a step, ``W h ΔP'``, is
-more than three times the largest error, the estimate is flagged.
+Where a fast layer is met with long steps, ``P'`` is whatever polynomials make of it. (Comparing it
+with that of fewer nodes was tried as a sign of that: it is as large where the estimate is right.)
 """
 
 from functools import lru_cache
@@ -26,12 +25,9 @@ from probode.model.two_pole import error_gains
 
 _QUICK, _MISTRUST = 0.1, 1.3
 """A rate of convergence at which one iteration is enough; it is trusted less from step to step."""
-_FEWEST = 2
-"""Nodes on each side with which a comparison says nothing: one less is a parabola."""
 _SMALL, _TINY = 1e-2, 1e-290
-_HARMLESS, _UNSURE = 4.0, 3.0
-"""Times the largest error by which all iterations together may be unsettled, and a single step be
-unsure: nodes around see what it was."""
+_HARMLESS = 4.0
+"""Times the largest error by which all iterations together may be unsettled."""
 _EPSILON = float(np.finfo(float).eps)
 
 
@@ -48,8 +44,6 @@ class Node(NamedTuple):
 class Judged(NamedTuple):
     """What the estimate is judged by: root mean squares, relative to the solution."""
 
-    doubt: float = 0.0
-    """The most that two nodes less in the interpolant would have changed of the error in a step."""
     unsettled: float = 0.0
     """What iterations after the last ones would have changed, in all steps together."""
     largest: float = 0.0
@@ -61,10 +55,9 @@ class Judged(NamedTuple):
 
     def signs(self, size: float) -> np.ndarray:
         """In the order of :data:`probode.global_error.diagnosis.SIGNS`; ``size`` is given."""
-        largest = self.largest + _TINY
-        settled = max(self.unsettled / (_HARMLESS * largest), self.doubt / (_UNSURE * largest))
+        unsettled = self.unsettled / (_HARMLESS * self.largest + _TINY)
         rounding = _EPSILON * np.sqrt(self.steps) * self.values / (self.errors + _TINY)
-        return np.array([settled, rounding if self.largest else 0.0, size])
+        return np.array([unsettled, rounding if self.largest else 0.0, size])
 
 
 class Transport(NamedTuple):
@@ -151,13 +144,12 @@ class Transport(NamedTuple):
 
         if not self.h:
             there, evaluations = self.nodes[n - 1], 1
-            he = h * (self._slopes(n - 1)[0] - self.system.slope(there.t, there.y - e))
+            he = h * (self._slope(n - 1) - self.system.slope(there.t, there.y - e))
         elif self.h != h:
             he, rate = he * (h / self.h), 1.0
             once = here.solve(weighed(he))
             he = 2.0 * once - here.solve(weighed(once))
-        slope, other = self._slopes(n)
-        e, gains, moved = e + he, error_gains(here.gamma), []
+        e, slope, gains, moved = e + he, self._slope(n), error_gains(here.gamma), []
         for _ in range(1 if rate < _QUICK else 2):
             z = weighed(he) - h * (weighed(slope) - self.system.f(here.t, here.y - e))
             u = here.solve(z)
@@ -166,8 +158,7 @@ class Transport(NamedTuple):
             change = gains.T @ both
             e, he = e - change[0], he - change[1]
             moved.append(change[0])
-        less = h * weighed(slope - other)
-        judged, rate = self._judge(here, e, moved, less, rate)
+        judged, rate = self._judge(here, e, moved, rate)
         mine = self._replace(
             error=np.stack([e, he]),
             h=h,
@@ -179,12 +170,7 @@ class Transport(NamedTuple):
         return mine._noted(here, e)
 
     def _judge(
-        self,
-        here: Node,
-        error: np.ndarray,
-        moved: list[np.ndarray],
-        less: np.ndarray,
-        rate: float,
+        self, here: Node, error: np.ndarray, moved: list[np.ndarray], rate: float
     ) -> tuple[Judged, float]:
         """After one more step; and the rate at which iterations shrink."""
         known, size = self.judged, np.abs(here.y)
@@ -196,18 +182,15 @@ class Transport(NamedTuple):
             found: list[float] = np.sqrt(np.einsum("ij,ij->i", each, each) / size.size).tolist()
             return found
 
-        first, off, value, unsure, *second = norms(moved[0], error, here.y, less, *moved[1:])
+        first, off, value, *second = norms(moved[0], error, here.y, *moved[1:])
         if not np.isfinite(off):
             return known, 1.0
-        doubt, left = known.doubt, 0.0
-        if self.w > _FEWEST and unsure > doubt:  # else it is not larger once it is damped
-            doubt = max(doubt, *norms(here.solve(less)))
+        left = 0.0
         if second:
             rate = min(1.0, second[0] / (first + _TINY))
             left = second[0] * rate
             rate = rate if second[0] > _LITTLE * off else 0.0  # of next to nothing
         judged = Judged(
-            doubt,
             float(np.hypot(known.unsettled, left)),
             max(known.largest, off),
             float(np.hypot(known.errors, off)),
@@ -216,8 +199,8 @@ class Transport(NamedTuple):
         )
         return judged, _MISTRUST * max(rate, _LEAST_RATE)
 
-    def _slopes(self, n: int) -> np.ndarray:
-        """``P'`` at a node, from ``w`` on both sides as far as there are, and from one less."""
+    def _slope(self, n: int) -> np.ndarray:
+        """``P'`` at a node, from ``w`` on both sides as far as there are."""
         last, here = len(self.nodes) - 1, self.nodes[n]
         first = max(0, min(n - self.w, last - 2 * self.w))
         some = self.nodes[first : first + 2 * self.w + 1]
@@ -225,26 +208,17 @@ class Transport(NamedTuple):
         lengths = tuple(round(node.h / unit, 12) for node in some[1:])
         around = np.array([node.y for node in some])
         around -= here.y
-        return _weights(lengths, n - first, self.w - 1) / unit @ around
+        return (_weights(lengths, n - first) / unit) @ around
 
 
 _LITTLE, _LEAST_RATE = 1e-4, 0.01
 
 
 @lru_cache(maxsize=4096)  # steps are held: most of them are equal
-def _weights(lengths: tuple[float, ...], at: int, fewer: int) -> np.ndarray:
-    """Weights of values, between which steps of these ``lengths`` lie, in the slope at one.
-
-    Two rows: with all of them, and with ``fewer`` on both sides as far as there are.
-    """
+def _weights(lengths: tuple[float, ...], at: int) -> np.ndarray:
+    """Weights of values, between which steps of these ``lengths`` lie, in the slope at one."""
     s = np.concatenate([[0.0], np.cumsum(lengths)])
     s -= s[at]
-    first = max(0, min(at - fewer, len(s) - 1 - 2 * fewer))
-    found = np.zeros((2, len(s)))
-    for row, some in zip(found, (slice(None), slice(first, first + 2 * fewer + 1)), strict=True):
-        part = s[some]
-        unit, right = np.abs(part).max(), np.zeros(len(part))
-        right[1] = 1.0
-        vandermonde = np.vander(part / unit, len(part), increasing=True)
-        row[some] = np.linalg.solve(vandermonde.T, right) / unit
-    return found
+    unit, right = np.abs(s).max(), np.zeros(len(s))
+    right[1] = 1.0
+    return np.linalg.solve(np.vander(s / unit, len(s), increasing=True).T, right) / unit
