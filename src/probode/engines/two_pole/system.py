@@ -1,5 +1,6 @@
 """What the two-pole filter solves, from what users give: evaluations, Jacobians, linear algebra."""
 
+import hashlib
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -13,8 +14,14 @@ from probode.engines.two_pole.linear import Direct, Krylov, Singular, Sparse
 from probode.engines.two_pole.step import System
 from probode.programs.colouring import read_pattern
 from probode.programs.field import Field
+from probode.programs.memory import Memory
 from probode.programs.pattern_check import check_field, check_function
-from probode.programs.sparse_jacobian import GivenJacobian, differenced, traced_jacobian
+from probode.programs.sparse_jacobian import (
+    GivenJacobian,
+    TracedJacobian,
+    differenced,
+    traced_jacobian,
+)
 
 _LARGEST_FULL = 4000
 """Components up to which a Jacobian without a pattern is written out."""
@@ -92,7 +99,7 @@ def _jacobian(
         bands = {"below": asked.lband, "above": asked.uband, "sparsity": asked.sparsity}
         return GivenJacobian(asked.jac, d, **bands)
     if isinstance(field, Field):
-        own = traced_jacobian(field)
+        own = _own_jacobian(field)
         pattern = read_pattern(*given, d) if asked.says_where else None
         if own is not None and (pattern is None or not (own.pattern > pattern).nnz):
             return own  # of the program itself, no wider than what was said
@@ -110,6 +117,22 @@ def _jacobian(
     estimated = differenced(field.function, d, *given)
     check_function(field.function, t0, y0, estimated(t0, y0), words)
     return estimated
+
+
+_PATTERNS = Memory(16)
+
+
+def _own_jacobian(field: Field) -> TracedJacobian | None:
+    """With the pattern of its program, which is found once: numbers in arrays may be part of it."""
+    arrays = [np.asarray(x) for x in (*field.constants, *field.args) if np.size(x) > 1]
+    contents = tuple(
+        (x.shape, x.dtype.str, hashlib.blake2b(np.ascontiguousarray(x), digest_size=16).digest())
+        for x in arrays
+    )
+    found: TracedJacobian | None = _PATTERNS.get(
+        (field.program, contents), lambda: traced_jacobian(field)
+    )
+    return found if found is None else found.of(field)
 
 
 def _written_out(field: Field, d: int) -> Callable[[float, np.ndarray], Any]:
