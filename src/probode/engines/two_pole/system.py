@@ -126,7 +126,7 @@ def _own_jacobian(field: Field) -> TracedJacobian | None:
     """With the pattern of its program, which is found once: numbers in arrays may be part of it."""
     arrays = [np.asarray(x) for x in (*field.constants, *field.args) if np.size(x) > 1]
     contents = tuple(
-        (x.shape, x.dtype.str, hashlib.blake2b(np.ascontiguousarray(x), digest_size=16).digest())
+        (x.shape, x.dtype.str, hashlib.blake2b(x.tobytes(), digest_size=16).digest())
         for x in arrays
     )
     found: TracedJacobian | None = _PATTERNS.get(
