@@ -23,7 +23,7 @@ import numpy as np
 from probode.engines.two_pole.step import Standing, System
 from probode.model.two_pole import error_gains
 
-_QUICK, _MISTRUST = 0.1, 1.3
+_QUICK, _MISTRUST = 0.25, 1.3
 """A rate of convergence at which one iteration is enough; it is trusted less from step to step."""
 _SMALL, _TINY = 1e-2, 1e-290
 _HARMLESS = 4.0

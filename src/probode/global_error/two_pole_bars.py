@@ -36,18 +36,19 @@ def calibration(mode: str, done: Transport, values: np.ndarray, std: np.ndarray)
     error = done.errors[: len(values)]
     error = np.pad(error, ((0, len(values) - len(error)), (0, 0)), constant_values=np.nan)
     n, d = error.shape
-    half, scale, size = max(_LEAST, int(_WINDOW * (n - 1))), np.empty_like(error), 0.0
+    half, scale, sizes = max(_LEAST, int(_WINDOW * (n - 1))), np.empty_like(error), []
     floor = _FLOOR * np.sqrt(np.mean(error**2, axis=1, keepdims=True))
     some = max(1, _BLOCK // n)
     for begin in range(0, d, some):  # in pieces that fit the cache
         part = slice(begin, min(begin + some, d))
         off, y = np.abs(error[:, part]), values[:, part]
         known = np.where(np.isfinite(off), off, 0.0)
-        around = scales.window_mean(np, known[1:], half, np.hypot) if n > 1 else known
+        around = np.sqrt(scales.window_mean(np, known[1:] ** 2, half)) if n > 1 else known
         around = np.concatenate([around[:1], around]) if n > 1 else known
         extent = y.max(axis=0) - y.min(axis=0)
         scale[:, part] = _scale(off, around, floor, y, extent)
-        size = max(size, _size(known.max(axis=0), extent))
+        sizes.append((np.sum(known.max(axis=0) ** 2), np.sum(extent**2)))
+    size = _size(*np.sum(sizes, axis=0))
     return _made(mode, error, scale, std, done.judged.signs(size), done.f)
 
 
@@ -108,7 +109,7 @@ class AtTimes:
         if self.unsure is not None:
             scale = np.hypot(scale, self.unsure[:count])
         scale[np.all(local == 0.0, axis=1)] = 0.0  # at the start, which is exact
-        size = _size(self._largest, extent)
+        size = _size(np.sum(self._largest**2), np.sum(extent**2))
         return _made(mode, error, scale, std, done.judged.signs(size), done.f)
 
 
@@ -119,12 +120,12 @@ def _scale(off: Any, around: Any, floor: Any, y: Any, extent: Any) -> np.ndarray
     return np.where(np.isfinite(scale), scale, extent)
 
 
-def _size(largest: np.ndarray, extent: np.ndarray) -> float:
-    """The largest error in units of how much its component varies."""
-    varies = extent > 0.0
-    return float(
-        np.max(np.where(varies, largest / np.where(varies, extent, 1.0), 0.0), initial=0.0)
-    )
+def _size(errors: Any, extents: Any) -> float:
+    """The largest errors in units of how much the solution varies, from sums of their squares.
+
+    Of all components together: among thousands there is always one that hardly varies.
+    """
+    return float(np.sqrt(errors / extents)) if extents > 0.0 else 0.0
 
 
 def _made(

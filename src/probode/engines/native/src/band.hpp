@@ -10,7 +10,7 @@ namespace probode {
 namespace PROBODE_ISA {
 
 // Row i of `upper` has w = below + above + 1 numbers, those of the columns i - below .. i + above. Afterwards it is
-// row i of U from the diagonal on (which is inverted), `lower` has `below` multipliers for each column, and
+// row i of U from the diagonal on, divided by it (which is inverted), `lower` has `below` multipliers for each column, and
 // `exchanged` the row that took the place of each. The result: 0, or the number of the first row without a pivot.
 inline long factorise_band(long n, int below, int above, double* upper, double* lower, int* exchanged) {
   const int w = below + above + 1;
@@ -38,6 +38,7 @@ inline long factorise_band(long n, int below, int above, double* upper, double* 
       row[w - 1] = 0.0;
     }
     pivot[0] = inverse;
+    for (int j = 1; j < w; ++j) pivot[j] *= inverse;  // what waits for the next value is then one product
   }
   return 0;
 }
@@ -60,12 +61,12 @@ void solve_band(long n, int some_below, int some_above, const double* upper, con
   for (long k = n - 1; k >= 0; --k) {
     const double* row = upper + k * w;
     const int others = static_cast<int>(std::min<long>(w - 1, n - 1 - k));
-    double sum = 0.0;
+    double value = x[k] * row[0];
     if (others == w - 1)
-      for (int j = w - 1; j > 0; --j) sum += row[j] * x[k + j];
+      for (int j = w - 1; j > 0; --j) value -= row[j] * x[k + j];
     else
-      for (int j = others; j > 0; --j) sum += row[j] * x[k + j];
-    x[k] = (x[k] - sum) * row[0];
+      for (int j = others; j > 0; --j) value -= row[j] * x[k + j];
+    x[k] = value;
   }
 }
 
