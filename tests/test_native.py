@@ -18,6 +18,7 @@ from probode import (
     FixedDiffusion,
     PControl,
     PIControl,
+    SecondOrder,
     problems,
     solve,
     solve_ivp,
@@ -204,6 +205,23 @@ def test_a_function_that_only_python_can_evaluate():
     assert one.path == other.path == "python"
     np.testing.assert_allclose(one.y[:, -1], other.y[:, -1], rtol=1e-9)
     np.testing.assert_allclose(one.y_std[:, -1], other.y_std[:, -1], rtol=1e-2)
+
+
+def chain(t, y, v):
+    """Of second order, damped and coupled: both Jacobians are full."""
+    springs = -jnp.array([1.0, 4.0]) * jnp.sin(y)
+    return springs + 0.3 * jnp.roll(y, 1) * v - 0.2 * jnp.roll(v, -1) + jnp.cos(t)
+
+
+@pytest.mark.parametrize("solver", [EK0, EK1], ids=["EK0", "EK1"])
+def test_a_listed_and_a_compiled_function_are_the_same(solver, monkeypatch):
+    start = np.array([0.3, 1.0]), np.array([-1.0, 0.5])
+    run = partial(solve, SecondOrder(chain), (0.0, 1.0), start, solver=solver(3))
+    listed = run()
+    monkeypatch.setattr("probode.engines.native.driver.lists_of", lambda *given: None)
+    compiled = run()
+    np.testing.assert_allclose(listed.t, compiled.t, rtol=1e-9)
+    np.testing.assert_allclose(listed.mean, compiled.mean, rtol=1e-9)
 
 
 def test_can_be_switched_off_by_the_environment():
