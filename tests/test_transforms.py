@@ -34,7 +34,7 @@ pytestmark = pytest.mark.usefixtures("jax_as_it_comes")
     [
         pytest.param(QUICK, ON_GRID, id="EK0-grid"),
         pytest.param(QUICK, SAVED, id="EK0-save_at"),
-        pytest.param(EK1(2, "fixed"), SAVED, id="EK1-fixed-save_at"),
+        pytest.param(EK1(2, "fixed"), SAVED, id="EK1-fixed-save_at", marks=pytest.mark.slow),
     ],
 )
 def test_jit_gives_the_eager_result(solver, options):
