@@ -90,7 +90,9 @@ BATCHES["grid"][:, -1] = 2.0
 
 
 @pytest.mark.parametrize(
-    "names", [("y0", "rates", "tolerance"), ("t_span",), ("grid",)], ids=" ".join
+    "names",
+    [("y0", "rates", "tolerance"), pytest.param(("t_span",), marks=pytest.mark.slow), ("grid",)],
+    ids=" ".join,
 )
 def test_vmap_gives_what_single_solves_give(names):
     fixed = {} if "grid" in names else {"save_at": SAVE_AT}
