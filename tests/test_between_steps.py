@@ -226,6 +226,8 @@ def test_kernels_and_jax_stop_at_the_same_times():
 
 
 def test_with_save_at_switches_are_stopped_at_too():
-    posterior = probode.solve(switched, (0.0, 1.0), 0.0, save_at=np.array([0.2, 1.0]))
+    posterior = probode.solve(
+        switched, (0.0, 1.0), 0.0, save_at=np.array([0.2, 1.0]), solver=EK1(3)
+    )
     assert posterior.mean[-1] == pytest.approx(response(1.0, 0.3, 0.05, 1.0, 1.0), rel=1e-4)
     assert posterior.mean[0] == 0.0

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.integrate
+from compiling import jit_once
 
 import probode
 from probode import EK0, EK1, DiagonalEK1, solve_ivp
@@ -17,6 +18,10 @@ from probode.ivp.options import Options
 
 def lotka_volterra(t, y):
     return [1.5 * y[0] - y[0] * y[1], -3 * y[1] + y[0] * y[1]]
+
+
+def in_jax_numpy(t, y):
+    return jnp.stack(lotka_volterra(t, y))
 
 
 def stubborn(t, y):
@@ -53,16 +58,27 @@ def test_error_bars_have_the_size_of_the_error(reference, function, method):
 
 @pytest.mark.parametrize("calibration", ["model", "defect"])
 def test_standard_deviations_mean_the_same_at_every_front_door(calibration):
-    def field(t, y):
-        return jnp.stack(lotka_volterra(t, y))
-
+    field = in_jax_numpy
     given = {"control": probode.PIControl(1e-5, 1e-8), "calibration": calibration}
     ivp = solve_ivp(field, (0, 2), [1.0, 1.0], method=probode.EK1(3), **given).y_std[:, -1]
     given["solver"] = probode.EK1(3)
     steps = probode.solve(field, (0, 2), [1.0, 1.0], **given)
     np.testing.assert_allclose(ivp, steps.std[-1], rtol=1e-6)
-    end = probode.solve(field, (0, 2), [1.0, 1.0], save_at=2.0, **given)
-    members = probode.solve_ensemble(field, (0, 2), np.ones((1, 2)), save_at=2.0, **given)
+
+
+@pytest.mark.parametrize(
+    "calibration",
+    ["model", pytest.param("defect", marks=pytest.mark.slow)],  # test_ensemble compares it, too
+)
+def test_standard_deviations_of_members_mean_the_same(calibration):
+    given = {
+        "control": probode.PIControl(1e-5, 1e-8),
+        "calibration": calibration,
+        "solver": probode.EK1(3),
+        "save_at": 2.0,
+    }
+    end = probode.solve(in_jax_numpy, (0, 2), [1.0, 1.0], **given)
+    members = probode.solve_ensemble(in_jax_numpy, (0, 2), np.ones((1, 2)), **given)
     np.testing.assert_allclose(members.std[0, -1], end.std[-1], rtol=1e-6)
 
 
@@ -97,10 +113,7 @@ def test_the_transport_driven_from_python_is_the_compiled_one(mode, monkeypatch)
     """In blocks or not. Defects are differences of slopes: rounding of ten, times the length."""
     monkeypatch.setattr(in_python, "block_steps", lambda scheme, d: 7)
 
-    def field(t, y):
-        return jnp.stack(lotka_volterra(t, y))
-
-    posterior = probode.solve(field, (0, 4), [1.0, 1.0], solver=probode.EK1(3))
+    posterior = probode.solve(in_jax_numpy, (0, 4), [1.0, 1.0], solver=probode.EK1(3))
     t, means = np.asarray(posterior.t), np.asarray(posterior.path.smoothed.mean)
     scheme = schemes.scheme_for(posterior.method, True, mode)
     problem = in_python.HostProblem(
@@ -109,7 +122,9 @@ def test_the_transport_driven_from_python_is_the_compiled_one(mode, monkeypatch)
     )
     driven = in_python.transport(scheme, problem, t, means, Limits())
     with double_precision():
-        compiled = in_jax.transport_traced(scheme, posterior.problem.field, t, means)
+        compiled = jit_once(
+            lambda t, means: in_jax.transport_traced(scheme, posterior.problem.field, t, means)
+        )(t, means)
     for name in ("error", "stages", "first", "second"):
         ours, theirs = getattr(driven, name), getattr(compiled, name)
         np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=4 * 10 * np.finfo(float).eps * 4)

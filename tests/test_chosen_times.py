@@ -37,10 +37,10 @@ TIMES = np.linspace(0.0, 20.0, 37)
 )
 def test_values_are_those_of_a_solve_that_keeps_everything(from_the_first_chunk, path, smooth):
     """Bounds: rounding of the smoother, which is run in pieces."""
-    problem = (van_der_pol, (0.0, 20.0), Y0)
+    problem, options = (van_der_pol, (0.0, 20.0), Y0), {"order": 3, "smooth": smooth}
     with path():
-        whole = solve_ivp(*problem, t_eval=TIMES, dense_output=True, smooth=smooth)
-        chosen = solve_ivp(*problem, t_eval=TIMES, smooth=smooth)
+        whole = solve_ivp(*problem, t_eval=TIMES, dense_output=True, **options)
+        chosen = solve_ivp(*problem, t_eval=TIMES, **options)
     np.testing.assert_array_equal(chosen.t, whole.t)
     np.testing.assert_allclose(chosen.y, whole.y, rtol=1e-7, atol=1e-9)
     np.testing.assert_allclose(chosen.y_std, whole.y_std, rtol=1e-4)

@@ -69,8 +69,8 @@ CALLS = {
     "max_steps": lambda i: solve(max_steps=1000 + i).mean,
     "grid": lambda i: solve(grid=2.0 * (GRID / 2.0) ** (1 + i)).mean,
     "save_at": lambda i: solve(save_at=2.0 * (SAVE_AT / 2.0) ** (1 + i)).mean,
-    "lengthscale": lambda i: solve(solver=EK0(Matern(3, 1.0 + i)))(0.3).std,
-    "rate": lambda i: solve(solver=EK0(IOUP(3, -1.0 - i))).std,
+    "lengthscale": lambda i: solve(solver=EK0(Matern(1, 1.0 + i)))(0.3).std,
+    "rate": lambda i: solve(solver=EK0(IOUP(1, -1.0 - i))).std,
     "mass-matrix": lambda i: (
         probode.solve(
             MassMatrix(lambda t, y: -y, np.array([1.0 + i, 0.0])),

@@ -7,12 +7,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from compiling import jit_once as jit
-from transformed import GRID, LOOSE, QUICK, RATES, SAVE_AT, SOLVERS, Y0, solve
+from transformed import GRID, LOOSE, QUICK, RATES, SAVE_AT, Y0, solve
 
 import probode
-from probode import EK1
+from probode import EK0, EK1
 
 pytestmark = pytest.mark.usefixtures("jax_as_it_comes")
+
+SOLVERS = [EK0(2), EK1(2), EK0(2, "fixed"), EK1(2, "fixed")]
+
+
+def quick(solver):
+    """One of them, the others are left to ``make slow``."""
+    slow = [pytest.param(x, marks=[pytest.mark.slow] * (x != solver)) for x in SOLVERS]
+    return pytest.mark.parametrize("solver", slow, ids=lambda s: f"{s.name}-{s.diffusion.name}")
+
 
 X0 = np.concatenate([Y0, RATES])
 DIRECTION = np.array([0.5, -1.0, 0.25, 0.75])
@@ -59,7 +68,7 @@ def _grid_differences(solver):
     return differences(lambda x: values(x, solver=solver, grid=GRID), X0)
 
 
-@SOLVERS
+@quick(EK0(2, "fixed"))  # EK1's are transposed below
 def test_forward_derivatives_on_a_grid_are_those_of_differences(solver):
     with jax.enable_x64(True):
         run = functools.partial(values, solver=solver, grid=GRID)
@@ -67,7 +76,7 @@ def test_forward_derivatives_on_a_grid_are_those_of_differences(solver):
     assert_close(tangent, jax.tree.map(lambda d: d @ DIRECTION, _grid_differences(solver)))
 
 
-@SOLVERS
+@quick(EK1(2))
 def test_reverse_derivatives_on_a_grid_are_those_of_differences(solver):
     with jax.enable_x64(True):
         gradients = jit(jax.jacrev(lambda x: weighted(x, solver=solver, grid=GRID)))(X0)
@@ -117,7 +126,7 @@ def test_parameters_in_a_closure_have_derivatives():
     def final(rate):
         grid = np.linspace(0.0, 1.0, 33)
         return probode.solve(
-            lambda t, y: -rate * y, (0.0, 1.0), 1.0, solver=EK1(2), grid=grid
+            lambda t, y: -rate * y, (0.0, 1.0), 1.0, solver=QUICK, grid=grid, smooth=False
         ).mean[-1]
 
     with jax.enable_x64(True):
@@ -140,7 +149,7 @@ def test_forward_mode_works_with_the_switch_off():
     assert_close(tangent, expected, tolerance=1e-5)
 
 
-@pytest.mark.parametrize("name", ["mean", "std"])
+@pytest.mark.parametrize("name", ["mean", pytest.param("std", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "second",
     [

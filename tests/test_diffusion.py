@@ -99,7 +99,9 @@ def test_zero_residuals_have_no_diffusion():
 
 
 @pytest.mark.parametrize(
-    "solver", [EK0(2), EK0(2, "dynamic-mv"), EK1(2, "damped")], ids=["EK0", "EK0-mv", "damped"]
+    "solver",
+    [pytest.param(EK0(2), marks=pytest.mark.slow), EK0(2, "dynamic-mv"), EK1(2, "damped")],
+    ids=["EK0", "EK0-mv", "damped"],
 )
 @pytest.mark.parametrize("t1", [2.0, -2.0])
 def test_with_save_at_it_is_that_of_the_step(solver, t1):

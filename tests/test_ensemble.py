@@ -107,7 +107,7 @@ def test_ensembles_in_several_threads_do_not_wait_for_each_other():
 
     def run(_):
         rho = np.linspace(0.0, 21.0, 300)
-        return probode.solve_ensemble(lorenz, (0.0, 0.05), np.ones(3), (rho,), solver=EK1(2))
+        return probode.solve_ensemble(lorenz, (0.0, 0.05), np.ones(3), (rho,), solver=EK1(1))
 
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(run, range(2), timeout=120)
@@ -199,7 +199,9 @@ def test_numpy_functions_and_shared_arrays_work():
         return np.array([-rates[0] * y[0], -rates[1] * y[1]])
 
     found = probode.solve_ensemble(
-        decay, (0, 1), np.ones((5, 2)), (Shared([1.0, 2.0]),), solver=EK0(2)
+        *(decay, (0, 1), np.ones((5, 2)), (Shared([1.0, 2.0]),)),
+        solver=EK0(2),
+        smooth=False,
     )
     np.testing.assert_allclose(found.mean[:, 0], np.exp([[-1.0, -2.0]] * 5), rtol=1e-4)
 

@@ -22,7 +22,7 @@ def blow_up(t, y, rate):
 def solved(**options):
     return solve_ensemble(
         *(blow_up, (0.0, 0.6), [1.0, 2.0], (Sweep(RATES),)),
-        solver=EK1(3),
+        solver=EK1(2),
         atol=1e-7,
         covariance=True,
         max_steps=300,

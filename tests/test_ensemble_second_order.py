@@ -10,7 +10,7 @@ import probode
 from probode import EK0, Normal, PIControl, SecondOrder, Sweep, solve_ensemble
 
 TIMES = np.linspace(0.5, 3.0, 6)
-OPTIONS = {"solver": EK0(4), "control": PIControl(1e-6, 1e-6), "save_at": TIMES}
+OPTIONS = {"solver": EK0(3), "control": PIControl(1e-6, 1e-6), "save_at": TIMES}
 
 
 def spring(t, y, v, k):

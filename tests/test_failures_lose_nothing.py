@@ -56,7 +56,9 @@ def test_a_solve_that_cannot_go_on_ends_wherever_that_is(end, beyond):
 TENTHS = np.linspace(0.0, 1.0, 11)
 
 
-@pytest.mark.parametrize("solver", [EK0(2), EK1(2)], ids=lambda s: s.name)
+@pytest.mark.parametrize(
+    "solver", [EK0(2), pytest.param(EK1(2), marks=pytest.mark.slow)], ids=lambda s: s.name
+)
 def test_nan_with_save_at_returns_the_rows_that_were_reached(solver):
     posterior = attempt(
         decay_until, y0=1.0, args=(0.45, np.nan), solver=solver, save_at=TENTHS, max_steps=GUARD

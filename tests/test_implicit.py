@@ -121,12 +121,14 @@ def test_an_equation_that_is_nonlinear_in_the_slope():
     np.testing.assert_allclose(posterior.derivative(1.3).mean, np.cos(1.3), atol=1e-4)
 
 
+CLAIRAUT = Implicit(lambda t, y, yp: y - t * yp - yp**2)
+"""``y = t y' + y'²``: all lines ``c t + c²``, two of them through each start."""
+
+
 @pytest.mark.parametrize("slope", [0.5, -0.5])
 def test_a_guess_of_the_slope_chooses_the_solution(slope):
-    """Clairaut's ``y = t y' + y'²``: all lines ``c t + c²``, two of them through each start."""
-    equation = Implicit(lambda t, y, yp: y - t * yp - yp**2)
-    posterior = probode.solve(equation, (0.0, 0.8), (0.25, 0.9 * slope), solver=SOLVER)
-    np.testing.assert_allclose(posterior.mean, slope * posterior.t + 0.25, rtol=1e-12)
+    posterior = probode.solve(CLAIRAUT, (0.0, 0.8), ([0.25], [0.9 * slope]), solver=SOLVER)
+    np.testing.assert_allclose(posterior.mean[:, 0], slope * posterior.t + 0.25, rtol=1e-12)
 
 
 def test_derivatives_at_the_start_are_those_of_the_solution():
@@ -165,7 +167,9 @@ def constrained(t, y):
     [
         (
             lambda: probode.solve(
-                MassMatrix(constrained, np.array([1.0, 1, 1, 1, 0])), (0, 1), [1.0, 0, 0, 0, 0]
+                *(MassMatrix(constrained, np.array([1.0, 1, 1, 1, 0])), (0, 1)),
+                [1.0, 0, 0, 0, 0],
+                solver=EK1(1),
             ),
             ValueError,
             "index of the equation is above 1",
@@ -306,7 +310,7 @@ def test_it_runs_inside_jit_vmap_and_grad():
     np.testing.assert_allclose(by_start[0], [np.exp(-1.0), 0.0], atol=1e-5)
 
 
-@pytest.mark.parametrize("mode", ["defect", "defect-fast"])
+@pytest.mark.parametrize("mode", ["defect", pytest.param("defect-fast", marks=pytest.mark.slow)])
 def test_the_global_error_is_estimated_for_every_component(mode):
     """A step of 0.25 makes errors that are far above rounding: found to some percent."""
     posterior = solve(step=0.25, smooth=False).calibrate(mode)
@@ -357,7 +361,11 @@ def standard(name, order, rtol, atol, **options):
 
 @pytest.mark.parametrize(
     ("order", "rtol", "evaluations", "error"),
-    [(3, 3.5e-4, 597, 3.0e-9), (5, 1.6e-3, 357, 1.2e-10), (5, 6e-7, 1080, 2.0e-13)],
+    [
+        pytest.param(3, 3.5e-4, 597, 3.0e-9, marks=pytest.mark.slow),
+        (5, 1.6e-3, 357, 1.2e-10),
+        (5, 6e-7, 1080, 2.0e-13),
+    ],
 )
 def test_robertson_is_as_good_as_published_runs_of_another_probabilistic_solver(
     order, rtol, evaluations, error
@@ -411,7 +419,7 @@ HARD = [
     ("robertson", 1e-5, 1e-8),
     ("robertson-long", 1e-5, 1e-8),
     pytest.param("akzo-nobel", 1e-5, 1e-8, marks=pytest.mark.slow),
-    ("pendulum", 1e-6, 1e-6),
+    pytest.param("pendulum", 1e-6, 1e-6, marks=pytest.mark.slow),
     pytest.param("amplifier", 1e-4, 1e-4, marks=pytest.mark.slow),
 ]
 
@@ -450,6 +458,7 @@ def test_solve_ivp_takes_a_mass_matrix_and_numpy(mass):
         (0, 100),
         [1.0, 0.0, 0.2],
         mass_matrix=mass,
+        method=EK1(3),
         rtol=1e-5,
         atol=1e-8,
         events=lambda t, y: y[0] - 0.8,
@@ -516,8 +525,7 @@ def test_solve_ivp_takes_a_residual(jac):
 
 @pytest.mark.parametrize("slope", [-0.5, 0.8])
 def test_solve_ivp_takes_a_guess_of_the_slope(slope):
-    clairaut = Implicit(lambda t, y, yp: y - t * yp - yp**2)
-    done = probode.solve_ivp(clairaut, (0.0, 0.4), ([slope**2], [slope + 0.05]))
+    done = probode.solve_ivp(CLAIRAUT, (0.0, 0.4), ([slope**2], [slope + 0.05]), method=SOLVER)
     np.testing.assert_allclose(done.y[0], slope * done.t + slope**2, rtol=1e-9)
 
 

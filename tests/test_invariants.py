@@ -382,7 +382,9 @@ def test_what_meets_its_bound_leaves_the_rest_to_others():
         )
         box = Bounds(np.zeros(3), np.full(3, np.inf))
         held = Constraint(g, box, 1e-3, 1.0)
-        found = held.land(0.0, jnp.array([-1.0, 4.0, 4.0]), jnp.ones(3))
+        found = jit_once(lambda y, scale: held.land(0.0, y, scale))(
+            jnp.array([-1.0, 4.0, 4.0]), jnp.ones(3)
+        )
         np.testing.assert_allclose(found.state, [0.0, 3.0, 3.0], atol=1e-15)
 
 

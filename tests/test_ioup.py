@@ -134,7 +134,7 @@ def test_a_diagonal_matrix_is_one_rate_per_component() -> None:
         np.testing.assert_allclose(both[i::2, i::2], parts[i].T @ parts[i], rtol=1e-9, atol=1e-15)
 
 
-@pytest.mark.parametrize("q", [1, 5, 11])
+@pytest.mark.parametrize("q", [1, 11, pytest.param(5, marks=pytest.mark.slow)])
 def test_without_a_rate_it_is_an_integrated_wiener_process(q: int) -> None:
     for rate in (0.0, 1e-12):
         transition, factor = made(q, rate, 0.1)

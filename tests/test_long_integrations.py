@@ -57,7 +57,7 @@ def test_the_estimate_follows_the_error_over_many_periods(run):
     assert posterior.diagnose().trusted
 
 
-@pytest.mark.parametrize("run", ["few long steps", "sweeps"])
+@pytest.mark.parametrize("run", ["sweeps", pytest.param("few long steps", marks=pytest.mark.slow)])
 def test_the_estimate_follows_it_without_kernels(run):
     solver, rtol, periods, _ = RUNS[run]
     with native.disabled():

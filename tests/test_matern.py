@@ -1,5 +1,6 @@
 """The Matérn prior: its matrices against closed forms, solves against exact solutions and IWP."""
 
+from functools import partial
 from math import gamma
 
 import jax
@@ -7,6 +8,7 @@ import jax.numpy as jnp
 import mpmath
 import numpy as np
 import pytest
+from compiling import jit_once
 from scipy.linalg import solve_continuous_lyapunov
 from scipy.special import kv
 
@@ -23,13 +25,23 @@ def drift(q: int, lengthscale: float) -> np.ndarray:
     return matrix
 
 
-def in_plain_units(prior: probode.Prior, h: float) -> tuple[np.ndarray, np.ndarray]:
-    """Transition and noise covariance of unit diffusion."""
+@partial(jit_once, static_argnums=0)
+def _made(q: int, lengthscale: jax.Array, h: jax.Array) -> tuple[jax.Array, ...]:
+    """All matrices of an order in one program."""
+    prior = Matern(q, lengthscale)
+    return prior.coordinates(h), prior.unit_noise(h), prior.transition(h), prior.noise_factor(h)
+
+
+def made(prior: Matern, h: float) -> tuple[np.ndarray, ...]:
     with double_precision():
-        coords = np.asarray(prior.coordinates(jnp.asarray(h)))
-        s = float(prior.unit_noise(jnp.asarray(h)))
-        transition = np.asarray(prior.transition(jnp.asarray(h)))
-        factor = np.asarray(prior.noise_factor(jnp.asarray(h))) * coords * s
+        given = jnp.asarray(prior.lengthscale, float), jnp.asarray(h, float)
+        return tuple(map(np.asarray, _made(prior.order, *given)))
+
+
+def in_plain_units(prior: Matern, h: float) -> tuple[np.ndarray, np.ndarray]:
+    """Transition and noise covariance of unit diffusion."""
+    coords, s, transition, factor = made(prior, h)
+    factor = factor * coords * s
     return coords[:, None] * transition / coords, factor.T @ factor
 
 
@@ -77,14 +89,10 @@ def test_covariance_over_time_is_that_of_matern(q: int) -> None:
 
 @pytest.mark.parametrize("q", [1, 3, 5, 8])
 def test_a_long_length_scale_is_an_integrated_wiener_process(q: int) -> None:
-    with double_precision():
-        h = jnp.asarray(0.01)
-        for matern, iwp in (
-            (Matern(q, 1e12).transition(h), IWP(q).transition()),
-            (Matern(q, 1e12).noise_factor(h), IWP(q).noise_factor()),
-        ):
-            # Factors up to signs of their rows; the last pivot is known to ε times the condition.
-            np.testing.assert_allclose(abs(np.asarray(matern)), abs(iwp), rtol=1e-8, atol=1e-12)
+    *_, transition, factor = made(Matern(q, 1e12), 0.01)
+    for matern, iwp in ((transition, IWP(q).transition()), (factor, IWP(q).noise_factor())):
+        # Factors up to signs of their rows; the last pivot is known to ε times the condition.
+        np.testing.assert_allclose(abs(matern), abs(iwp), rtol=1e-8, atol=1e-12)
 
 
 def test_steps_a_million_length_scales_long_have_the_stationary_covariance() -> None:

@@ -98,12 +98,20 @@ def test_python_functions_go_on_without_a_derivative_too():
     assert_honest(result, level(result.t, 1.0), 1e-3)
 
 
+STRUCTURES = [EK1(3), DiagonalEK1(3, "dynamic-mv"), EK0(3)]
+KEPT = [
+    # With save_at a solve is compiled for long: once will do.
+    pytest.param(kept, solver, marks=[pytest.mark.slow] * (kept == "save_at" and solver != EK1(3)))
+    for kept in ("steps", "save_at", "end")
+    for solver in STRUCTURES
+]
+
+
 @pytest.mark.parametrize(
-    "solver",
-    [EK1(3), DiagonalEK1(3, "dynamic-mv"), EK0(3)],
-    ids=lambda s: f"{s.name}-{s.diffusion.name}",
+    ("kept", "solver"),
+    KEPT,
+    ids=lambda x: x if isinstance(x, str) else f"{x.name}-{x.diffusion.name}",
 )
-@pytest.mark.parametrize("kept", ["steps", "save_at", "end"])
 def test_every_way_to_keep_a_solve(solver, kept):
     save_at = {"steps": None, "save_at": np.linspace(0.0, 3.0, 7), "end": 3.0}[kept]
     y0 = np.array([1.0, 0.25])

@@ -112,7 +112,10 @@ def test_a_diffusion_adds_the_noise_it_says(solved):
 
 @pytest.mark.parametrize(
     ("solved", "kind"),
-    [(steps, Careful), (steps, Slower), (driven_from_python, Slower), (ensemble, Slower)],
+    [
+        *((steps, Careful), (steps, Slower), (driven_from_python, Slower)),
+        pytest.param(ensemble, Slower, marks=pytest.mark.slow),
+    ],
 )
 def test_a_control_proposes_the_steps_it_says(solved, kind):
     own = solved(EK0(2), kind(1e-4, 1e-6))

@@ -145,7 +145,7 @@ def test_what_is_no_plain_data_is_not_stored():
     ids=["save_at", "filter", "failed"],
 )
 def test_posteriors_of_all_kinds_travel(options):
-    posterior = solve(lambda t, y: -y, SPAN, jnp.ones(2), solver=EK1(2), **options)
+    posterior = solve(lambda t, y: -y, SPAN, jnp.ones(2), solver=EK1(1), **options)
     other = there_and_back(posterior)
     np.testing.assert_array_equal(posterior.cov, other.cov)
     assert other.status == posterior.status

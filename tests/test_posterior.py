@@ -179,9 +179,10 @@ def test_samples_are_correlated_in_time_as_the_oracle_says(name):
 
 
 def test_seeds_repeat_and_differ():
-    posterior = run("dense")
-    np.testing.assert_array_equal(posterior.sample(2, seed=1), posterior.sample(2, seed=1))
-    assert np.any(posterior.sample(2, seed=1) != posterior.sample(2, seed=2))
+    posterior, number = run("dense"), 4000  # as many as above: one program
+    drawn = posterior.sample(number, seed=1)
+    np.testing.assert_array_equal(drawn, posterior.sample(number, seed=1))
+    assert np.any(drawn != posterior.sample(number, seed=2))
 
 
 @pytest.mark.parametrize("t_span", [(0.0, 3.0), (3.0, 0.0)])

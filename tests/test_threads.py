@@ -157,7 +157,8 @@ def test_a_function_may_wait_for_threads_that_solve(monkeypatch):
     monkeypatch.setattr(alone, "_PATIENCE", 0.2)
 
     def inner(k):
-        return float(solve_ivp(lambda t, y, k: -k * y, (0.0, 1.0), [1.0], args=(k,)).y[0, -1])
+        options = {"args": (k,), "method": "EK0", "order": 2, "calibration": "model"}
+        return float(solve_ivp(lambda t, y, k: -k * y, (0.0, 1.0), [1.0], **options).y[0, -1])
 
     def outer(t, y):
         with ThreadPoolExecutor(1) as pool:

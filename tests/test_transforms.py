@@ -34,7 +34,7 @@ pytestmark = pytest.mark.usefixtures("jax_as_it_comes")
     [
         pytest.param(QUICK, ON_GRID, id="EK0-grid"),
         pytest.param(QUICK, SAVED, id="EK0-save_at"),
-        pytest.param(EK1(2, "fixed"), SAVED, id="EK1-fixed-save_at"),
+        pytest.param(EK1(2, "fixed"), SAVED, id="EK1-fixed-save_at", marks=pytest.mark.slow),
     ],
 )
 def test_jit_gives_the_eager_result(solver, options):
@@ -90,7 +90,9 @@ BATCHES["grid"][:, -1] = 2.0
 
 
 @pytest.mark.parametrize(
-    "names", [("y0", "rates", "tolerance"), ("t_span",), ("grid",)], ids=" ".join
+    "names",
+    [("y0", "rates", "tolerance"), pytest.param(("t_span",), marks=pytest.mark.slow), ("grid",)],
+    ids=" ".join,
 )
 def test_vmap_gives_what_single_solves_give(names):
     fixed = {} if "grid" in names else {"save_at": SAVE_AT}

@@ -3,10 +3,9 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 import probode
-from probode import EK0, EK1, PIControl
+from probode import EK0, PIControl
 
 # All numbers are exact in 32 bits too, so that a solve does not depend on who rounded them.
 Y0 = np.array([1.0, 0.5])
@@ -46,13 +45,3 @@ def assert_same(actual, expected):
 
 
 ON_GRID, SAVED = {"grid": GRID}, {"save_at": SAVE_AT}
-SOLVERS = pytest.mark.parametrize(
-    "solver",
-    [
-        pytest.param(EK0(2), marks=pytest.mark.slow),
-        EK1(2),
-        EK0(2, "fixed"),
-        pytest.param(EK1(2, "fixed"), marks=pytest.mark.slow),
-    ],
-    ids=lambda s: f"{s.name}-{s.diffusion.name}",
-)
