@@ -11,6 +11,7 @@ from compiling import QUICKLY
 import probode
 from benchmarks.ensemble_engines import error_of
 from probode import EK0, EK1, Status
+from probode.base import limits
 from probode.ensemble import batch, engines
 
 ENGINES = ("lanes", "kernels", "vmapped")
@@ -178,3 +179,16 @@ def test_the_benchmark_says_how_many_failed():
     assert error_of(np.full((4, 2), np.nan), reference)[1] == 4
     with pytest.raises(ValueError, match="reference"):
         error_of(reference, means)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_files_in_memory_are_memory_that_is_free(tmp_path, version):
+    names, mark = ["memory.max", "memory.current", "memory.stat"], ""
+    if version == 1:
+        names, mark = ["memory.limit_in_bytes", "memory.usage_in_bytes", "memory.stat"], "total_"
+    folder = tmp_path if version == 2 else tmp_path / "memory"
+    folder.mkdir(exist_ok=True)
+    details = f"anon 5\n{mark}inactive_file 20\n{mark}active_file 10\n{mark}unevictable 3\n"
+    for name, text in zip(names, ("100\n", "90\n", details), strict=True):
+        (folder / name).write_text(text)
+    assert limits._free_in_container(str(tmp_path)) == 40.0

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -32,6 +32,74 @@ from probode.model.mass_matrix import MassMatrix
 
 DEFAULT_MEMORY = 2**30
 MAX_STEPS = 100_000
+
+
+@overload
+def solve_ensemble(
+    fun: Callable[..., Any],
+    t_span: Any,
+    y0: Any,
+    args: Any = (),
+    *,
+    save_at: Any = None,
+    solver: Solver = EK1(),
+    control: PControl = PIControl(),
+    rtol: Any = None,
+    atol: Any = None,
+    smooth: bool = True,
+    covariance: bool = False,
+    calibration: str = "model",
+    max_steps: int = MAX_STEPS,
+    jac: Any = None,
+    engine: str = "auto",
+    core_dims: tuple[str, ...] = (),
+    draws: int = 256,
+    cubature: int | None = None,
+    seed: int = 0,
+    memory: int = DEFAULT_MEMORY,
+    store: str | os.PathLike[str] | None = None,
+    reduce: None = None,
+    resume: bool = True,
+    client: Any = None,
+    devices: Any = None,
+    progress: bool | str = False,
+    invariants: Any = None,
+    bounds: Any = None,
+) -> Ensemble: ...
+
+
+@overload
+def solve_ensemble(
+    fun: Callable[..., Any],
+    t_span: Any,
+    y0: Any,
+    args: Any = (),
+    *,
+    save_at: Any = None,
+    solver: Solver = EK1(),
+    control: PControl = PIControl(),
+    rtol: Any = None,
+    atol: Any = None,
+    smooth: bool = True,
+    covariance: bool = False,
+    calibration: str = "model",
+    max_steps: int = MAX_STEPS,
+    jac: Any = None,
+    engine: str = "auto",
+    core_dims: tuple[str, ...] = (),
+    draws: int = 256,
+    cubature: int | None = None,
+    seed: int = 0,
+    memory: int = DEFAULT_MEMORY,
+    store: str | os.PathLike[str] | None = None,
+    reduce: Any,
+    resume: bool = True,
+    client: Any = None,
+    devices: Any = None,
+    progress: bool | str = False,
+    invariants: Any = None,
+    bounds: Any = None,
+) -> Reduced: ...
 
 
 def solve_ensemble(
@@ -64,7 +132,7 @@ def solve_ensemble(
     progress: bool | str = False,
     invariants: Any = None,
     bounds: Any = None,
-) -> Any:
+) -> Ensemble | Reduced:
     """Solve ``y' = f(t, y)`` for many initial values, parameters, intervals or tolerances.
 
     What varies has one axis more, in front, than :func:`probode.solve` takes; see ``y0``, ``args``
