@@ -24,6 +24,7 @@ from probode.solve import solve
 
 if TYPE_CHECKING:
     from probode.ensemble import Ensemble, Shared, Sweep, solve_ensemble
+    from probode.ensemble import reductions as reductions
     from probode.inference import Fit, Parameter, fit, log_likelihood
     from probode.ivp import scipy as scipy
     from probode.ivp.front_door import solve_ivp
@@ -78,7 +79,7 @@ __all__ = [
     "use_compilation_cache",
 ]
 
-_LAZY = ("plotting", "problems", "scipy")
+_LAZY = ("plotting", "problems", "reductions", "scipy")
 _ENSEMBLE = ("Ensemble", "Shared", "Sweep", "solve_ensemble")
 _INFERENCE = ("Fit", "Parameter", "fit", "log_likelihood")
 

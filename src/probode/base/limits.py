@@ -129,21 +129,37 @@ def _free_in_system() -> float:
         return float(_UNKNOWN_MEMORY)
 
 
-def _free_in_container() -> float:
-    """By the control groups of Linux, of which containers make use."""
-    for most, used in (
-        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+def _free_in_container(root: str = "/sys/fs/cgroup") -> float:
+    """By the control groups of Linux, of which containers make use.
+
+    Files that were read count as used, but are let go when memory is short.
+    """
+    for most, used, details, mark in (
+        ("memory.max", "memory.current", "memory.stat", ""),
         (
-            "/sys/fs/cgroup/memory/memory.limit_in_bytes",
-            "/sys/fs/cgroup/memory/memory.usage_in_bytes",
+            "memory/memory.limit_in_bytes",
+            "memory/memory.usage_in_bytes",
+            "memory/memory.stat",
+            "total_",
         ),
     ):
         try:
-            with open(most) as limit, open(used) as now:
-                return max(float(limit.read()) - float(now.read()), 0.0)
+            with open(f"{root}/{most}") as limit, open(f"{root}/{used}") as now:
+                free = float(limit.read()) - float(now.read())
         except (OSError, ValueError):  # not there, or "max"
             continue
+        return max(free + _cached(f"{root}/{details}", mark), 0.0)
     return inf
+
+
+def _cached(path: str, mark: str) -> float:
+    """Bytes of files that a control group has in memory."""
+    try:
+        with open(path) as file:
+            found = re.findall(rf"^{mark}(?:in)?active_file (\d+)$", file.read(), re.MULTILINE)
+    except OSError:
+        return 0.0
+    return float(sum(map(int, found)))
 
 
 def in_words(size: float) -> str:

@@ -41,6 +41,7 @@ _MOVED = {
     "host": "engines.in_python",
     "initial": "filter.start",
     "problem": "programs.field",
+    "reductions": "ensemble.reductions",
     "tracing.watch": "programs.tracing.watching",
 }
 _LIBRARY = "probode."

@@ -11,6 +11,7 @@ from probode.ensemble.chunks import Chunk, Sink
 from probode.ensemble.engines import solve_members
 from probode.ensemble.function import traceable
 from probode.ensemble.problem import Family
+from probode.ensemble.reduced import Reducing, Tally
 from probode.ensemble.settings import Settings
 from probode.ensemble.store import Store
 from probode.posterior.export import library
@@ -46,11 +47,13 @@ def run_on_cluster(
 ) -> bool:
     """Solve chunk after chunk on the workers of a cluster; whether all were done.
 
-    Where the sink is a store the workers write to it, and results do not travel. Chunks of a worker
+    Where the sink is a store the workers write to it, and results do not travel; for statistics
+    each chunk is reduced by the worker that has solved it. Chunks of a worker
     that dies are given to another one. Ctrl-C ends it with what there is.
     """
     distributed = library("distributed", "dask")
     path = sink.path.absolute() if isinstance(sink, Store) else None
+    blank = sink.tally.fresh() if isinstance(sink, Reducing) else None
     waiting = list(reversed(chunks))
     sent: dict[Any, Chunk] = {}
 
@@ -58,7 +61,7 @@ def run_on_cluster(
         chunk = waiting.pop()
         members = family.members(np.arange(*chunk))
         future = client.submit(
-            *(solve_chunk, fun, members, settings, chunk, path),
+            *(solve_chunk, fun, members, settings, chunk, path, blank),
             pure=False,
             retries=_RETRIES,
             key=f"probode-{chunk[0]}-{os.urandom(8).hex()}",
@@ -71,7 +74,9 @@ def run_on_cluster(
     try:
         for future in completed:
             chunk, results = sent.pop(future), future.result()
-            if results is not None:
+            if isinstance(sink, Reducing):
+                sink.merge(results)
+            elif results is not None:
                 sink.write(chunk, results)
             future.release()
             on_progress(chunk[1] - chunk[0])
@@ -90,9 +95,17 @@ def solve_chunk(
     settings: Settings,
     chunk: Chunk,
     path: os.PathLike[str] | None,
-) -> LaneResults | None:
-    """What a worker does: solve a chunk, and write it if there is a store."""
+    blank: Tally | None = None,
+) -> LaneResults | Tally | None:
+    """What a worker does: solve a chunk; write it if there is a store, reduce it if that is asked.
+
+    ``blank`` has the reductions, before any member.
+    """
     results = solve_members(traceable(fun, members), members, settings)
+    if blank is not None:
+        tally = blank.fresh()
+        tally.update(chunk[0], members, results)
+        return tally
     if path is None:
         return results
     Store(path).write(chunk, results)

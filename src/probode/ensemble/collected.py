@@ -5,11 +5,15 @@ from typing import Any
 
 import numpy as np
 
+from probode.base.limits import free_memory, in_words
 from probode.base.status import Status
 from probode.engines.lanes.records import LaneResults
 from probode.ensemble.chunks import Chunk
 from probode.ensemble.problem import Family
 from probode.ensemble.settings import Settings
+
+_LITTLE = 2**26
+"""Bytes that are not worth asking about."""
 
 COUNTS = ("steps", "accepted", "rejected", "f_evaluations", "jacobian_evaluations")
 
@@ -25,6 +29,26 @@ def layout(family: Family, settings: Settings) -> dict[str, tuple[tuple[int, ...
         variables["cov"] = ((times, d, d), np.float64, np.nan)
     variables.update(dict.fromkeys(COUNTS, ((), np.int64, 0)))
     return variables
+
+
+def check_memory(family: Family, settings: Settings) -> None:
+    """Raise before anything is computed if the results of all members do not fit into memory."""
+    sizes = [
+        np.dtype(dtype).itemsize * int(np.prod(shape, dtype=int))
+        for shape, dtype, _ in layout(family, settings).values()
+    ]
+    needed = float(family.count) * (sum(sizes) + 8)
+    if needed < _LITTLE:
+        return
+    free = free_memory()
+    if needed > free:
+        cov = ", with covariances" if settings.covariance else ""
+        raise MemoryError(
+            f"the results of {family.count} members at {family.times} save points{cov} take "
+            f"{in_words(needed)}, and {in_words(free)} of memory are free. Pass store='sweep.zarr' "
+            "to keep them on disk, or reduce=probode.reductions.Mean() (or others) to keep "
+            "statistics only; fewer save points take less."
+        )
 
 
 class Collected(Mapping[str, np.ndarray]):

@@ -50,6 +50,7 @@ def solve_members(
     """
     how = {"device": device, "stop": stop}
     found = _solve_members(vector_field, members, settings, on_progress=on_progress, **how)
+    found = _marked(found)
     failed = np.isin(found.status, _NOT_FINITE) & usable(members)
     if not failed.any():
         return found
@@ -60,7 +61,7 @@ def solve_members(
     if members.slope is None:  # of implicit equations there are no Runge-Kutta steps
         solver = replace(settings.solver, initialization=RungeKuttaStart())
         without = replace(without, solver=solver)
-    again = _solve_members(vector_field, part(members, which), without, **how)
+    again = _marked(_solve_members(vector_field, part(members, which), without, **how))
     better = ~np.isin(again.status, _NOT_FINITE)
     if better.any():
         logger.warning(
@@ -77,6 +78,19 @@ def solve_members(
 
 
 _NOT_FINITE = (Status.NOT_FINITE.value, Status.START_NOT_FINITE.value)
+
+
+def _marked(found: LaneResults) -> LaneResults:
+    """Results in which who reached the end has finite values: whoever has not is marked.
+
+    A step is judged before its update: one whose update overflows is found out in the next, of
+    which there is none after the last.
+    """
+    whole = np.isfinite(found.mean).all(axis=(1, 2))
+    silent = (found.status == Status.SUCCESS.value) & ~whole
+    if not silent.any():
+        return found
+    return replace(found, status=np.where(silent, Status.NOT_FINITE.value, found.status))
 
 
 def _solve_members(
@@ -127,7 +141,9 @@ def choose(
                 "another one."
             )
         return "vmapped"
-    if asked in ("auto", "lanes") and _suits(members, settings, device, count):
+    if asked == "auto" and _suits(members, settings, device, count):
+        return "lanes"
+    if asked == "lanes" and _suits(members, settings, device):  # however long it compiles
         return "lanes"
     if asked in ("auto", "kernels") and _suits_kernels(members, settings, field, device):
         return "kernels"

@@ -12,6 +12,7 @@ from probode.ensemble.constraint import portable_invariants, traced_invariants
 from probode.ensemble.function import portable, traceable
 from probode.ensemble.moments import DRAW, Moments, moments
 from probode.ensemble.problem import Family, member
+from probode.ensemble.reduced import Reduced, read_reductions, reduce_data
 from probode.ensemble.settings import Settings
 from probode.ensemble.views import Views
 from probode.ensemble.vmapped import solve_vmapped
@@ -275,6 +276,18 @@ class Ensemble(Views):
         given = {name: before[name] for name in names}
         settings = read_settings(**{**given, **engine, **changes})
         return run(self.fun, self.family.pick(which), replace(settings, **fixed))
+
+    def reduce(self, reduce: Any) -> Reduced:
+        """Statistics over the members, as ``reduce`` of :func:`probode.solve_ensemble` gives them.
+
+        Those in a store are read some at a time.
+        """
+        if self.weights is not None:
+            raise ValueError(
+                "reduce counts all members alike, but the draws of a cubature have weights: call "
+                "moments()."
+            )
+        return reduce_data(self.family, self.data, read_reductions(reduce))
 
     def sample(self, n: int = 1, *, seed: int = 0) -> np.ndarray:
         """Joint samples over the save points, ``(B, n, T, *shape)``; this solves again.

@@ -3,20 +3,22 @@
 import os
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
 from probode.base.errors import check_choice
 from probode.ensemble.chunks import chunk_size, chunks_of, run_here
 from probode.ensemble.cluster import check_client, run_on_cluster, threads_of
-from probode.ensemble.collected import Collected
+from probode.ensemble.collected import Collected, check_memory
 from probode.ensemble.constraint import check_starts, read_box, read_invariants
 from probode.ensemble.engines import ENGINES, choose, places
 from probode.ensemble.fingerprint import fingerprint
 from probode.ensemble.function import bind_member, traceable
 from probode.ensemble.problem import Family, member, read_family, takes_pair, usable
 from probode.ensemble.progress import members_bar
+from probode.ensemble.reduced import Reduced, Reducing, read_reductions, reduce_data
+from probode.ensemble.reductions import Reduction
 from probode.ensemble.result import Ensemble
 from probode.ensemble.settings import Settings
 from probode.ensemble.store import Store, check_writable, open_store
@@ -30,6 +32,74 @@ from probode.model.mass_matrix import MassMatrix
 
 DEFAULT_MEMORY = 2**30
 MAX_STEPS = 100_000
+
+
+@overload
+def solve_ensemble(
+    fun: Callable[..., Any],
+    t_span: Any,
+    y0: Any,
+    args: Any = (),
+    *,
+    save_at: Any = None,
+    solver: Solver = EK1(),
+    control: PControl = PIControl(),
+    rtol: Any = None,
+    atol: Any = None,
+    smooth: bool = True,
+    covariance: bool = False,
+    calibration: str = "model",
+    max_steps: int = MAX_STEPS,
+    jac: Any = None,
+    engine: str = "auto",
+    core_dims: tuple[str, ...] = (),
+    draws: int = 256,
+    cubature: int | None = None,
+    seed: int = 0,
+    memory: int = DEFAULT_MEMORY,
+    store: str | os.PathLike[str] | None = None,
+    reduce: None = None,
+    resume: bool = True,
+    client: Any = None,
+    devices: Any = None,
+    progress: bool | str = False,
+    invariants: Any = None,
+    bounds: Any = None,
+) -> Ensemble: ...
+
+
+@overload
+def solve_ensemble(
+    fun: Callable[..., Any],
+    t_span: Any,
+    y0: Any,
+    args: Any = (),
+    *,
+    save_at: Any = None,
+    solver: Solver = EK1(),
+    control: PControl = PIControl(),
+    rtol: Any = None,
+    atol: Any = None,
+    smooth: bool = True,
+    covariance: bool = False,
+    calibration: str = "model",
+    max_steps: int = MAX_STEPS,
+    jac: Any = None,
+    engine: str = "auto",
+    core_dims: tuple[str, ...] = (),
+    draws: int = 256,
+    cubature: int | None = None,
+    seed: int = 0,
+    memory: int = DEFAULT_MEMORY,
+    store: str | os.PathLike[str] | None = None,
+    reduce: Any,
+    resume: bool = True,
+    client: Any = None,
+    devices: Any = None,
+    progress: bool | str = False,
+    invariants: Any = None,
+    bounds: Any = None,
+) -> Reduced: ...
 
 
 def solve_ensemble(
@@ -55,13 +125,14 @@ def solve_ensemble(
     seed: int = 0,
     memory: int = DEFAULT_MEMORY,
     store: str | os.PathLike[str] | None = None,
+    reduce: Any = None,
     resume: bool = True,
     client: Any = None,
     devices: Any = None,
     progress: bool | str = False,
     invariants: Any = None,
     bounds: Any = None,
-) -> Ensemble:
+) -> Ensemble | Reduced:
     """Solve ``y' = f(t, y)`` for many initial values, parameters, intervals or tolerances.
 
     What varies has one axis more, in front, than :func:`probode.solve` takes; see ``y0``, ``args``
@@ -115,6 +186,12 @@ def solve_ensemble(
     store
         A folder for the results (Zarr, which xarray opens), written chunk by chunk: an ensemble of
         any size takes no more than ``memory``.
+    reduce
+        Statistics over the members instead of the members themselves, in memory that does not grow
+        with their number: reductions such as ``probode.reductions.Mean()`` or ``Quantiles([0.05,
+        0.95])``, a function of a :class:`probode.reductions.Chunk` (its values are added up; see
+        :class:`probode.reductions.Function`), or a list or dictionary of these. With a ``store``
+        the members are kept there, and reduced once all are.
     resume
         Whether to go on with a ``store`` that exists and was begun with the same settings: what is
         written already is not computed again. Nothing is ever overwritten.
@@ -132,7 +209,9 @@ def solve_ensemble(
     Returns
     -------
     Ensemble
-        Always, also when members failed: see ``status``, ``failed`` and ``message``.
+        Always, also when members failed: see ``status``, ``failed`` and ``message``. With
+        ``reduce`` a :class:`probode.ensemble.Reduced`: the statistics by name, and how many members
+        failed and were left out.
 
     Examples
     --------
@@ -144,12 +223,18 @@ def solve_ensemble(
     ((3, 1, 1), True)
     """
     equation = as_equation(fun)
+    reductions = None if reduce is None else read_reductions(reduce)
     settings = read_settings(
         solver, control, smooth, covariance, calibration, max_steps, jac, engine
     )
     equation = equation.suited(solver.jacobian, solver.initialization.name)
     starts = 2 if takes_pair(y0, equation) else equation.order
     y0, args, weights = draw_inputs(y0, args, draws, cubature, seed, starts)
+    if reductions is not None and weights is not None:
+        raise ValueError(
+            "reduce counts all members alike, but the draws of a cubature have weights: leave out "
+            "reduce and call moments() of the ensemble, or leave out cubature for random draws."
+        )
     family = read_family(t_span, y0, args, save_at, rtol, atol, control, core_dims, equation)
     if isinstance(equation, MassMatrix):
         equation, jac = equation.as_implicit(jac)
@@ -171,8 +256,9 @@ def solve_ensemble(
         client=client,
         devices=devices,
         progress=progress,
+        reductions=reductions,
     )
-    return replace(solved, weights=weights)
+    return solved if isinstance(solved, Reduced) else replace(solved, weights=weights)
 
 
 def read_settings(
@@ -218,8 +304,9 @@ def run(
     client: Any = None,
     devices: Any = None,
     progress: bool | str = False,
-) -> Ensemble:
-    """Solve a family of problems."""
+    reductions: dict[str, Reduction] | None = None,
+) -> Any:
+    """Solve a family of problems: an :class:`Ensemble`, or a :class:`Reduced` of it."""
     if not memory > 0:
         raise ValueError(f"memory must be a positive number of bytes, got {memory!r}.")
     if client is not None:
@@ -235,9 +322,13 @@ def run(
     settings = replace(settings, engine=choose(some, settings, field, where[0], family.count))
     threads = len(where) if client is None else threads_of(client)
     size = chunk_size(family, settings, memory, threads)
-    sink: Collected | Store
+    sink: Collected | Store | Reducing
     if store is None:
-        sink = Collected(family, settings)
+        if reductions is None:
+            check_memory(family, settings)
+            sink = Collected(family, settings)
+        else:
+            sink = Reducing(family, reductions)
         chunks = list(chunks_of(family.count, size))
     else:
         marks = fingerprint(field, family, settings)
@@ -249,4 +340,8 @@ def run(
             run_here(vector_field, family, settings, chunks, where, sink, update)
         else:
             run_on_cluster(client, fun, family, settings, chunks, sink, update)
+    if isinstance(sink, Reducing):
+        return sink.finish()
+    if reductions is not None:
+        return reduce_data(family, sink, reductions)
     return Ensemble(fun, family, settings, sink)
