@@ -20,6 +20,7 @@ from probode.model.observations import Observations
 from probode.model.prior import IWP, Prior
 from probode.model.second_order import SecondOrder
 from probode.posterior.posterior import Gaussian, Posterior, Stats
+from probode.programs import inputs
 from probode.solve import solve
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ __all__ = [
     "TaylorStart",
     "Uniform",
     "fit",
+    "inputs",
     "log_likelihood",
     "solve",
     "solve_ensemble",

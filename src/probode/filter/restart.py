@@ -56,7 +56,8 @@ class Restarts(NamedTuple):
         if len(found.times) == 0 and not any(found.at_ends):
             return NO_RESTARTS
         before, direction = stops_before(found.times, t0, t1), 1.0 if t1 >= t0 else -1.0
-        length = 2.0 * direction * margin_of(np.append(found.times, t1), t0)
+        known = found.times if np.isinf(t1) else np.append(found.times, t1)
+        length = 2.0 * direction * margin_of(known, t0)
         after, share = before + length, np.full(len(before), 0.5)
         at_start, at_end = found.at_ends[:: int(direction)]
         if at_start and not np.array_equal(value(t0), value(t0 + length)):

@@ -12,7 +12,7 @@ from probode.base.limits import Limits
 from probode.base.precision import double_precision
 from probode.base.status import Status
 from probode.filter.control import Control, GridSteps, PControl, PIControl
-from probode.filter.given import check_limits
+from probode.filter.given import break_times, check_limits
 from probode.filter.solvers import EK1, SparseEK1
 from probode.global_error.schemes import MODES
 from probode.ivp.constraint import box_of
@@ -124,6 +124,10 @@ def solve_ivp(
         A tolerance on the answer: ``global_rtol``, ``global_atol`` (numbers or arrays; then
         ``rtol`` and ``atol`` are only where to begin), met over the whole interval or, with
         ``global_at="end"``, at its end.
+        Times at which ``fun`` or its derivatives jump: ``breakpoints`` (increasing, within
+        ``t_span``, or inputs of :mod:`probode.inputs`, whose times outside of it are left out;
+        those among ``args`` are known). Steps end there and the derivatives of the solution are
+        found anew, see ``docs/hybrid.md``. Switches that can be read from ``fun`` need no mention.
         What the solution keeps to: ``invariants`` (functions ``g(t, y, *args)`` or ``g(y)`` that
         are zero along it) and ``bounds`` (a pair ``(low, high)``, ``(0, np.inf)`` for ``y >= 0``),
         see ``docs/models.md``.
@@ -177,6 +181,7 @@ def solve_ivp(
     box = box_of(chosen, start, embedding)
     chosen = chosen._replace(bounds=box)
     control = _control(chosen, t0, tf, embedding)
+    breakpoints = break_times(chosen.breakpoints, arguments, t0, tf, isinstance(control, PControl))
     watched = None if events is None else _prepared_events(events, arguments)
     single = single_state(fun, arguments, bool(vectorized), equation)
     plain = Guard(fun, t0, start).over(single)
@@ -195,6 +200,7 @@ def solve_ivp(
         output=output,
         limits=limits,
         slope=slope,
+        breakpoints=breakpoints,
     )
     integrate = partial(task.integrate, solvers)
     if t0 == tf:

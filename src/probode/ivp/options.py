@@ -44,6 +44,7 @@ class Options(NamedTuple):
     invariants: Any = None
     bounds: Any = None
     mass_matrix: Any = None
+    breakpoints: Any = None
 
     @classmethod
     def read(cls, options: dict[str, Any]) -> "Options":

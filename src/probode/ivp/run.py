@@ -4,7 +4,7 @@ Again where a look shows that the function has changed, or that the steps have m
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol, cast
 
@@ -84,12 +84,21 @@ class Task:
     limits: Limits
     slope: np.ndarray | None = None
     """A guess of ``y'`` at the start, of an implicit equation."""
+    breakpoints: np.ndarray = field(default_factory=lambda: NONE)
+    """Times at which the function switches, as far as the user knows of them."""
 
     def given(self, y0: np.ndarray) -> np.ndarray:
         """All that a start holds, from the value: of an implicit equation, with the slope."""
         if not isinstance(self.equation, Implicit):
             return y0
         return np.concatenate([y0, np.zeros_like(y0) if self.slope is None else self.slope])
+
+    def switching(self, found: Switches | None) -> Switches | None:
+        """The switches that were found, and those that the user knows of."""
+        if found is None and len(self.breakpoints) == 0:
+            return None
+        known = Switches(True, NONE, NONE) if found is None else found
+        return known.joined(self.breakpoints, self.t0, self.tf)
 
     def integrate(self, candidates: list[Candidate], control: Control) -> Integrated:
         """The result of the first candidate that is done within its budget of steps."""
@@ -319,10 +328,11 @@ class _Compiled:
     ) -> None:
         """Steps end where the function switches, too."""
         task, field = self._task, self._traced.field
-        self._found = switches(field, task.t0, task.tf)
+        self._found = task.switching(switches(field, task.t0, task.tf))
         implicit, y0 = isinstance(task.equation, Implicit), task.given(y0)
         value = partial(value_at, field, y0)
         found = None if implicit else self._found  # there are no steps across for these
+        suspects = np.union1d(suspects, task.breakpoints) if implicit else suspects
         self.control, restarts = _with_stops(task, control, suspects, found, value)
         start, (t0, t1) = self.solver.initialization, map(np.asarray, (task.t0, task.tf))
         inputs = Inputs(method, start, field, self.control, t0, t1, y0)
@@ -384,7 +394,7 @@ class _Driven:
         if self._clock is None and np.isfinite(task.tf):
             self._clock = self._user.clock(task.t0, task.tf)
             self._clock.follow(y0)
-        self._found = None if self._clock is None else self._clock.switches
+        self._found = task.switching(None if self._clock is None else self._clock.switches)
         value = partial(value_at, self._hosted, y0)
         self.control, self._restarts = _with_stops(task, control, suspects, self._found, value)
         inputs = Inputs(method, self._asked, self._hosted, self.control, task.t0, task.tf, y0)
