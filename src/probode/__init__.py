@@ -11,6 +11,7 @@ from probode.filter.solvers import EK0, EK1, DiagonalEK1, SparseEK1
 from probode.filter.start import DiffuseStart, RungeKuttaStart, TaylorStart
 from probode.model.diffusion import Diffusion, DynamicDiffusion, FixedDiffusion
 from probode.model.distributions import HalfCauchy, HalfNormal, LogNormal, Normal, Uniform
+from probode.model.doses import Doses, doses
 from probode.model.equation import Equation, FirstOrder
 from probode.model.implicit import Implicit
 from probode.model.ioup import IOUP
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from probode.ivp import scipy as scipy
     from probode.ivp.front_door import solve_ivp
     from probode.posterior import plotting as plotting
+    from probode.posterior.pieces import PiecewisePosterior
 
 __version__ = "0.1.0"
 
@@ -42,6 +44,7 @@ __all__ = [
     "DiagonalEK1",
     "DiffuseStart",
     "Diffusion",
+    "Doses",
     "DynamicDiffusion",
     "Ensemble",
     "Equation",
@@ -60,6 +63,7 @@ __all__ = [
     "PControl",
     "PIControl",
     "Parameter",
+    "PiecewisePosterior",
     "Posterior",
     "Prior",
     "RungeKuttaStart",
@@ -71,6 +75,7 @@ __all__ = [
     "Sweep",
     "TaylorStart",
     "Uniform",
+    "doses",
     "fit",
     "inputs",
     "log_likelihood",
@@ -89,6 +94,8 @@ def __getattr__(name: str) -> Any:
     """What not everybody needs is imported when first used: SciPy's optimisers, matplotlib."""
     if name == "solve_ivp":
         return importlib.import_module("probode.ivp.front_door").solve_ivp
+    if name == "PiecewisePosterior":
+        return importlib.import_module("probode.posterior.pieces").PiecewisePosterior
     if name in _ENSEMBLE:
         return getattr(importlib.import_module("probode.ensemble"), name)
     if name in _INFERENCE:

@@ -1,5 +1,6 @@
 """``solve_ivp``: SciPy's contract, and the posterior."""
 
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -16,6 +17,7 @@ from probode.filter.given import break_times, check_limits
 from probode.filter.solvers import EK1, SparseEK1
 from probode.global_error.schemes import MODES
 from probode.ivp.constraint import box_of
+from probode.ivp.jumps import with_jumps
 from probode.ivp.method import (
     METHODS,
     is_large,
@@ -27,7 +29,7 @@ from probode.ivp.method import (
 )
 from probode.ivp.options import Options, read_tolerances
 from probode.ivp.result import Constant, Embedding, OdeResult, Solution, state_at
-from probode.ivp.run import Task
+from probode.ivp.run import Carried, Task
 from probode.ivp.target import Target, reach
 from probode.model.equation import Equation, as_equation
 from probode.model.implicit import Implicit
@@ -128,6 +130,10 @@ def solve_ivp(
         ``t_span``, or inputs of :mod:`probode.inputs`, whose times outside of it are left out;
         those among ``args`` are known). Steps end there and the derivatives of the solution are
         found anew, see ``docs/hybrid.md``. Switches that can be read from ``fun`` need no mention.
+        Jumps of ``y`` at given times: ``jumps``, a list of pairs ``(time, map)`` with
+        ``map(t, y, *args) -> y`` (or ``map(t, y)``), and ``doses``, made by
+        :func:`probode.doses`. Error bars go through; ``posterior`` is then a
+        :class:`probode.PiecewisePosterior`.
         What the solution keeps to: ``invariants`` (functions ``g(t, y, *args)`` or ``g(y)`` that
         are zero along it) and ``bounds`` (a pair ``(low, high)``, ``(0, np.inf)`` for ``y >= 0``),
         see ``docs/models.md``.
@@ -146,6 +152,32 @@ def solve_ivp(
     True
     """
     chosen = Options.read(options)
+    call = (fun, t_span, y0, method, t_eval, dense_output, events, vectorized, args)
+    if chosen.jumps is not None or chosen.doses is not None:
+        t0, tf = (float(t) for t in t_span)
+        times = None if t_eval is None else _evaluation_times(t_eval, t0, tf)
+        call = (fun, t_span, y0, method, times, dense_output, events, vectorized, args)
+        return with_jumps(solve_piece, chosen, options, *call)
+    return solve_piece(options, None, *call)
+
+
+def solve_piece(
+    options: dict[str, Any],
+    carried: Carried | None,
+    fun: Callable[..., Any],
+    t_span: Any,
+    y0: Any,
+    method: Any,
+    t_eval: Any,
+    dense_output: bool,
+    events: Any,
+    vectorized: bool,
+    args: Any,
+) -> OdeResult:
+    """A solve without jumps; ``carried`` says how uncertain its start is, if it is not exact."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # said once, by the front door
+        chosen = Options.read(options)
     check_choice("calibration", chosen.calibration, ("model", *MODES))
     limits = Limits.read(chosen.time_limit, chosen.max_memory)
     check_limits(chosen.max_num_steps, chosen.callback)
@@ -201,6 +233,7 @@ def solve_ivp(
         limits=limits,
         slope=slope,
         breakpoints=breakpoints,
+        carried=carried,
     )
     integrate = partial(task.integrate, solvers)
     if t0 == tf:

@@ -45,6 +45,8 @@ class Options(NamedTuple):
     bounds: Any = None
     mass_matrix: Any = None
     breakpoints: Any = None
+    jumps: Any = None
+    doses: Any = None
 
     @classmethod
     def read(cls, options: dict[str, Any]) -> "Options":

@@ -26,7 +26,8 @@ class OdeResult(OptimizeResult):
     def __missing__(self, key: str) -> Any:
         if key == "y_cov" and "posterior" in self:
             posterior: Posterior = self["posterior"]
-            at = posterior.state(np.asarray(self["t"], float))
+            t = np.asarray(self["t"], float)
+            at = posterior.state(None if np.array_equal(t, posterior.t) else t)
             self["y_cov"] = Embedding.of(posterior).covariances(at.cov)
             return self["y_cov"]
         raise KeyError(key)

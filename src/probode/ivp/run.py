@@ -6,7 +6,7 @@ Again where a look shows that the function has changed, or that the steps have m
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
@@ -56,6 +56,15 @@ _MOST_REPEATS = 3
 """Solves again where the steps missed something that a look between them saw."""
 
 
+class Carried(NamedTuple):
+    """How uncertain a start is, in real form."""
+
+    columns: list[np.ndarray]
+    """Columns of a factor of its covariance, for each derivative that is given."""
+    error: Any = None
+    """An estimate of its error; ``None``: there is none."""
+
+
 @dataclass(frozen=True)
 class Task:
     """What is to be solved, as the user said it.
@@ -86,6 +95,8 @@ class Task:
     """A guess of ``y'`` at the start, of an implicit equation."""
     breakpoints: np.ndarray = field(default_factory=lambda: NONE)
     """Times at which the function switches, as far as the user knows of them."""
+    carried: Carried | None = None
+    """What is known of the start, if it is not exact."""
 
     def given(self, y0: np.ndarray) -> np.ndarray:
         """All that a start holds, from the value: of an implicit equation, with the slope."""
@@ -248,6 +259,8 @@ class Task:
             solved = (nodes, final, status, extra, *how)
             made = build_posterior(way.solver, method, shape, way.control, *solved)
             made = replace(made, problem=way.problem, is_complex=embedding.is_complex)
+            if self.carried is not None:
+                made = replace(made, begins=self.carried.error)
             if large:
                 return large_system.calibrated(made, way.given, options.calibration)
             return calibrated(made, made.problem.field, options.calibration, limits)
@@ -337,6 +350,7 @@ class _Compiled:
         start, (t0, t1) = self.solver.initialization, map(np.asarray, (task.t0, task.tf))
         inputs = Inputs(method, start, field, self.control, t0, t1, y0)
         self._given = Fallback(inputs, restarts)
+        self._given.carried = None if task.carried is None else task.carried.columns
         if isinstance(task.equation, Implicit):
             self._given.note(task.equation.check_start(field, t0, y0)[0])
 
@@ -399,6 +413,7 @@ class _Driven:
         self.control, self._restarts = _with_stops(task, control, suspects, self._found, value)
         inputs = Inputs(method, self._asked, self._hosted, self.control, task.t0, task.tf, y0)
         self._given = Driven(inputs, self._restarts)
+        self._given.carried = None if task.carried is None else task.carried.columns
         begun = self._given.begun
         self._evaluations = begun.evaluations
         self.solver = with_start(self.solver, begun.initialization)
@@ -446,7 +461,9 @@ def _with_stops(
     if not isinstance(control, PControl):
         return control, NO_RESTARTS
     stops = stops_before(np.ravel(suspects), task.t0, task.tf)
-    restarts = NO_RESTARTS
+    restarts, begins = NO_RESTARTS, task.carried is not None
+    if begins and found is None:
+        found = Switches(True, NONE, NONE)
     if found is not None:
-        restarts = Restarts.around(found, task.t0, task.tf, value)
+        restarts = Restarts.around(found, task.t0, task.tf, value, begins)
     return control.with_stops(stops, task.tf), restarts
