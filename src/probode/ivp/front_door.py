@@ -1,6 +1,5 @@
 """``solve_ivp``: SciPy's contract, and the posterior."""
 
-import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -157,12 +156,13 @@ def solve_ivp(
         t0, tf = (float(t) for t in t_span)
         times = None if t_eval is None else _evaluation_times(t_eval, t0, tf)
         call = (fun, t_span, y0, method, times, dense_output, events, vectorized, args)
-        return with_jumps(solve_piece, chosen, options, *call)
-    return solve_piece(options, None, *call)
+        return with_jumps(partial(solve_piece, ordered="order" in options), chosen, *call)
+    return solve_piece(chosen, "order" in options, None, *call)
 
 
 def solve_piece(
-    options: dict[str, Any],
+    chosen: Options,
+    ordered: bool,
     carried: Carried | None,
     fun: Callable[..., Any],
     t_span: Any,
@@ -174,10 +174,11 @@ def solve_piece(
     vectorized: bool,
     args: Any,
 ) -> OdeResult:
-    """A solve without jumps; ``carried`` says how uncertain its start is, if it is not exact."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # said once, by the front door
-        chosen = Options.read(options)
+    """A solve without jumps.
+
+    ``ordered`` says whether the order is the user's; ``carried`` how uncertain the start is, if it
+    is not exact. The rest are the arguments of :func:`solve_ivp`.
+    """
     check_choice("calibration", chosen.calibration, ("model", *MODES))
     limits = Limits.read(chosen.time_limit, chosen.max_memory)
     check_limits(chosen.max_num_steps, chosen.callback)
@@ -188,7 +189,7 @@ def solve_piece(
     kind = read_method(method)
     if isinstance(method, str) and not isinstance(fun, Equation):
         kind = large_kind(kind, chosen, np.size(y0))
-    if is_large(kind) and "order" not in options:
+    if is_large(kind) and not ordered:
         chosen = chosen._replace(order=SparseEK1.order)
     equation = _equation(fun, chosen, arguments, is_large(kind))
     if isinstance(equation, Implicit):

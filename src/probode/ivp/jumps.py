@@ -123,7 +123,6 @@ def _infused(fun: Callable[..., Any], table: Doses, rate: Constant, n: int) -> C
 def with_jumps(
     solve: Callable[..., OdeResult],
     chosen: Options,
-    options: dict[str, Any],
     fun: Any,
     t_span: Any,
     y0: Any,
@@ -136,13 +135,12 @@ def with_jumps(
 ) -> OdeResult:
     """Solve piece by piece with ``solve``; each begins with what a jump has made of the last.
 
-    ``solve(options, carried, fun, ...)`` takes ``carried`` and what ``solve_ivp`` takes.
+    ``solve`` takes options, what is ``carried``, and the arguments of ``solve_ivp`` by name.
     """
     t0, tf = (float(t) for t in t_span)
     _refuse(chosen, fun, method, events, t0, tf)
     arguments = () if args is None else tuple(args)
     jumps = read_jumps(chosen.jumps, chosen.doses, t0, tf)
-    rest = {name: value for name, value in options.items() if name not in ("jumps", "doses")}
     table, known = chosen.doses, []
     if table is not None:
         _check_compartments(table, np.size(y0))
@@ -158,10 +156,18 @@ def with_jumps(
     jacobians: list[np.ndarray] = []
     carried, begin, state = None, t0, y0
     for number, end in enumerate(ends):
-        piece = _options_of_piece(rest, chosen, breaks, (begin, end), limits, results)
         result = solve(
-            *(piece, carried, fun, (begin, end), state, method, None, False, events),
-            *(vectorized, args),
+            _options_of_piece(chosen, breaks, (begin, end), limits, results),
+            carried=carried,
+            fun=fun,
+            t_span=(begin, end),
+            y0=state,
+            method=method,
+            t_eval=None,
+            dense_output=False,
+            events=events,
+            vectorized=vectorized,
+            args=args,
         )
         results.append(result)
         if result.status != 0 or number == len(jumps):
@@ -208,16 +214,16 @@ def _as_state(y0: Any) -> np.ndarray:
 
 
 def _options_of_piece(
-    rest: dict[str, Any],
     chosen: Options,
     breaks: np.ndarray,
     span: tuple[float, float],
     limits: Limits,
     before: list[OdeResult],
-) -> dict[str, Any]:
+) -> Options:
     """Options of one piece: what is left of time and steps, and what lies within it."""
-    made, (begin, end) = dict(rest), span
-    made["breakpoints"] = breaks[(breaks >= begin) & (breaks <= end)]
+    begin, end = span
+    inside = breaks[(breaks >= begin) & (breaks <= end)]
+    made: dict[str, Any] = {"breakpoints": inside, "jumps": None, "doses": None}
     if chosen.first_step is not None:
         made["first_step"] = None if before else min(chosen.first_step, end - begin)
     if chosen.time_limit is not None:
@@ -225,7 +231,7 @@ def _options_of_piece(
     if chosen.max_num_steps is not None:
         taken = sum(int(result.posterior.stats.steps) for result in before)
         made["max_num_steps"] = max(chosen.max_num_steps - taken, 1)
-    return made
+    return chosen._replace(**made)
 
 
 def _across(

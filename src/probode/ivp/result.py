@@ -27,7 +27,8 @@ class OdeResult(OptimizeResult):
         if key == "y_cov" and "posterior" in self:
             posterior: Posterior = self["posterior"]
             t = np.asarray(self["t"], float)
-            at = posterior.state(None if np.array_equal(t, posterior.t) else t)
+            twice = bool(np.any(np.diff(t) == 0.0))  # before and after a jump
+            at = posterior.state(None if twice and np.array_equal(t, posterior.t) else t)
             self["y_cov"] = Embedding.of(posterior).covariances(at.cov)
             return self["y_cov"]
         raise KeyError(key)

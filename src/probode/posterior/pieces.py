@@ -265,7 +265,10 @@ class PiecewisePosterior(Views):
         ax = plotting.new_axes(ax)
         for piece in self.pieces:
             plotting.plot_steps(piece, ax)
-        return self._finished(ax)
+        self._finished(ax)
+        if ax.get_legend() is not None:  # it counts the steps of pieces
+            ax.get_legend().remove()
+        return ax
 
     def plot_phase(self, *_: Any, **__: Any) -> Any:
         """Not of a solution with jumps."""
