@@ -9,7 +9,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", ["fitting.md", "large.md"])
+@pytest.mark.parametrize("page", ["fitting.md", "large.md", "hybrid.md"])
 def test_the_blocks_of_a_page_run(page):
     pytest.importorskip("numpyro")
     pytest.importorskip("blackjax")

@@ -11,6 +11,7 @@ from probode.filter.solvers import EK0, EK1, DiagonalEK1, SparseEK1
 from probode.filter.start import DiffuseStart, RungeKuttaStart, TaylorStart
 from probode.model.diffusion import Diffusion, DynamicDiffusion, FixedDiffusion
 from probode.model.distributions import HalfCauchy, HalfNormal, LogNormal, Normal, Uniform
+from probode.model.doses import Doses, doses
 from probode.model.equation import Equation, FirstOrder
 from probode.model.implicit import Implicit
 from probode.model.ioup import IOUP
@@ -20,6 +21,7 @@ from probode.model.observations import Observations
 from probode.model.prior import IWP, Prior
 from probode.model.second_order import SecondOrder
 from probode.posterior.posterior import Gaussian, Posterior, Stats
+from probode.programs import inputs
 from probode.solve import solve
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from probode.ivp import scipy as scipy
     from probode.ivp.front_door import solve_ivp
     from probode.posterior import plotting as plotting
+    from probode.posterior.pieces import PiecewisePosterior
 
 __version__ = "0.1.0"
 
@@ -42,6 +45,7 @@ __all__ = [
     "DiagonalEK1",
     "DiffuseStart",
     "Diffusion",
+    "Doses",
     "DynamicDiffusion",
     "Ensemble",
     "Equation",
@@ -60,6 +64,7 @@ __all__ = [
     "PControl",
     "PIControl",
     "Parameter",
+    "PiecewisePosterior",
     "Posterior",
     "Prior",
     "RungeKuttaStart",
@@ -71,7 +76,9 @@ __all__ = [
     "Sweep",
     "TaylorStart",
     "Uniform",
+    "doses",
     "fit",
+    "inputs",
     "log_likelihood",
     "solve",
     "solve_ensemble",
@@ -88,6 +95,8 @@ def __getattr__(name: str) -> Any:
     """What not everybody needs is imported when first used: SciPy's optimisers, matplotlib."""
     if name == "solve_ivp":
         return importlib.import_module("probode.ivp.front_door").solve_ivp
+    if name == "PiecewisePosterior":
+        return importlib.import_module("probode.posterior.pieces").PiecewisePosterior
     if name in _ENSEMBLE:
         return getattr(importlib.import_module("probode.ensemble"), name)
     if name in _INFERENCE:

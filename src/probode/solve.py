@@ -23,12 +23,14 @@ from probode.engines.protocol import Engine, Inputs
 from probode.filter import loop, saving, smooth
 from probode.filter.control import Control, PControl, PIControl
 from probode.filter.given import (
+    break_times,
     check_limits,
     grid_times,
     initial_values,
     save_times,
     span,
     step_control,
+    stops_at,
 )
 from probode.filter.restart import NO_RESTARTS, Restarts
 from probode.filter.smooth import Marginals
@@ -68,6 +70,7 @@ def solve(
     callback: Callable[[Progress], Any] | None = None,
     invariants: Any = None,
     bounds: Any = None,
+    breakpoints: Any = None,
 ) -> Posterior:
     """Solve ``y' = f(t, y)``, ``y(t0) = y0`` (or another equation); return a posterior over ``y``.
 
@@ -132,6 +135,11 @@ def solve(
     bounds
         ``(low, high)``, numbers or of the shape of ``y``: means and samples are put inside, and
         ``f`` is never evaluated outside. ``(0, np.inf)`` for ``y >= 0``.
+    breakpoints
+        Times at which ``f`` or its derivatives jump, increasing and within ``t_span``; or inputs of
+        :mod:`probode.inputs`, whose times outside of it are left out (those among ``args`` are
+        known). Steps end there, and the derivatives of the solution are found anew (inside a trace,
+        and of an implicit equation, steps only end there), see ``docs/hybrid.md``.
 
     Returns
     -------
@@ -194,10 +202,13 @@ def solve(
         if traced:  # an index that is not known yet looks into JAX's arrays only
             data = jax.tree.map(jnp.asarray, (field, steps, t0, t1, flat, times, grid))
             field, steps, t0, t1, flat, times, grid = data
+        breaks = break_times(breakpoints, args, t0, t1, isinstance(steps, PControl))
+        if isinstance(steps, PControl) and len(breaks) and (traced or implicit):
+            steps = steps.with_stops(stops_at(breaks, t0, t1), t1)
         inputs = Inputs(method, solver.initialization, field, steps, t0, t1, flat)
         found, restarts = None, NO_RESTARTS
         if not traced:
-            found = switches(field, float(t0), float(t1))
+            found = switches(field, float(t0), float(t1)).joined(breaks, float(t0), float(t1))
             if isinstance(steps, PControl) and not implicit:
                 start = partial(value_at, field, flat)
                 restarts = Restarts.around(found, float(t0), float(t1), start)

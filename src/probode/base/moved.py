@@ -13,8 +13,8 @@ from typing import Any
 
 _PACKAGES = {
     "base": "compile errors limits precision rational record status",
-    "programs": "finite_differences identity interpolators lifting program reads stored switches "
-    "taylor tracing unroll user_code",
+    "programs": "finite_differences identity inputs interpolators lifting program reads stored "
+    "switches taylor tracing unroll user_code",
     "model": "diffusion gaussian linearize prior structure",
     "filter": "control first_step loop saving smooth solvers step",
     "engines": "fallback kept lanes native progress",

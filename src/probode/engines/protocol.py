@@ -76,6 +76,8 @@ class Given:
         self.inputs, self.restarts = inputs, restarts
         self.large: Any = None
         """What an engine for large systems needs besides, see :mod:`probode.engines.two_pole`."""
+        self.carried: list[np.ndarray] | None = None
+        """Columns of a factor of the covariance of what it begins with, if that is not exact."""
 
     def steps_by(self, engine: "Engine", rows: int, limits: Limits) -> Steps:
         """Its steps, at most ``rows`` in a chunk; with none, no step is kept."""
@@ -90,6 +92,13 @@ class Given:
         t1 = self.inputs.t1
         return self.restarts.until(t, t1) if len(self.restarts.before) else t1
 
+    def begun_uncertain(self, solve: Solve) -> tuple[Rows, Solve]:
+        """A solve that has begun, as uncertain as its start is, and its only row."""
+        assert self.carried is not None
+        solve = restart.uncertain(self.inputs.method, solve, self.carried)
+        rows: Any = jax.tree.map(lambda x: np.asarray(x)[None], Rows.of(solve))
+        return rows, solve
+
     def across(
         self, solve: Solve, begun: Callable[[float, np.ndarray], Solve]
     ) -> tuple[Rows, Solve] | None:
@@ -97,6 +106,8 @@ class Given:
         beyond, method = self.restarts.beyond(solve.state.t), self.inputs.method
         if beyond is None:
             return None
+        if self.carried is not None and float(solve.state.t) == float(self.inputs.t0):
+            solve = restart.uncertain(method, solve, self.carried)
         y, jacobian = restart.landing(method, solve, *beyond, self.linearised)
         anew = jax.tree.map(np.asarray, begun(beyond[0], y))
         return restart.across(method, solve, anew, jacobian)

@@ -168,7 +168,7 @@ class PControl(Control):
         shortest = jnp.minimum(jnp.asarray(self.max_step), longest)
         return unchecked(type(self), {**vars(self), "max_step": shortest})
 
-    def with_stops(self, stops: np.ndarray, t1: float) -> "PControl":
+    def with_stops(self, stops: Any, t1: Any) -> "PControl":
         """The same control with steps that end at ``stops``, given in the order of integration.
 
         Programs depend on their number: it is filled up to a power of two with the end.
@@ -176,7 +176,8 @@ class PControl(Control):
         if len(stops) == 0:
             return self.without_stops()
         room = 1 << (len(stops) - 1).bit_length()
-        padded = np.append(stops, np.full(room - len(stops), t1))
+        xp: Any = jnp if is_traced(stops, t1) else np
+        padded = xp.append(stops, xp.full(room - len(stops), t1))
         return unchecked(type(self), {**vars(self), "stops": padded})
 
     def without_stops(self) -> "PControl":

@@ -18,6 +18,8 @@ from probode.filter.control import ConstantStep, Control, GridSteps, PControl
 from probode.model.equation import Equation
 from probode.model.implicit import Implicit
 from probode.model.mass_matrix import MassMatrix
+from probode.programs.inputs import Input, inputs_in
+from probode.programs.switches import NONE, margin_of, stops_before
 
 
 def step_control(
@@ -192,6 +194,87 @@ def save_times(save_at: Any, t0: Array, t1: Array) -> Array:
                 f"from {float(times.min()):g} to {float(times.max()):g}."
             )
     return times
+
+
+def break_times(given: Any, args: Any, t0: Any, t1: Any, adaptive: bool) -> Any:
+    """Times at which the function switches, as users know of them, in increasing order.
+
+    ``given`` are times between ``t0`` and ``t1``, or an input, or a list of both kinds; inputs
+    among the arguments count too. Of an input, times outside are left out. They may be traced if
+    those of an input are, or inside a trace: then they come in any order.
+    """
+    known = inputs_in(args)
+    if given is not None and not adaptive:
+        raise ValueError(
+            "breakpoints are for adaptive steps: with grid or step, put them into the times of the "
+            "grid instead."
+        )
+    parts: list[Any] = []
+    if isinstance(given, Input):
+        known.append(given)
+    elif given is not None:
+        some = list(given) if isinstance(given, list | tuple) else [given]
+        listed = [one for one in some if isinstance(one, Input)]
+        plain = [one for one in some if not isinstance(one, Input)]
+        known += listed
+        if plain:
+            parts.append(_checked_breaks(plain if listed else given, t0, t1))
+    for one in known:
+        _check_range(one, t0, t1)
+        parts.append(one.breakpoints)
+    if not parts or not adaptive:
+        return NONE
+    if is_traced(parts, t0, t1):
+        return jnp.concatenate(list(map(jnp.asarray, parts)))
+    low, high = sorted((float(t0), float(t1)))
+    times = np.unique(np.concatenate([np.asarray(part, float) for part in parts]))
+    return times[(times >= low) & (times <= high)]
+
+
+def _checked_breaks(given: Any, t0: Any, t1: Any) -> Any:
+    times = _at_least_1d(_number(given, "breakpoints"))
+    if times.ndim != 1:
+        raise ValueError(f"breakpoints must be times, shape (n,), got shape {times.shape}.")
+    if is_traced(times, t0, t1):
+        return times
+    low, high = sorted((float(t0), float(t1)))
+    steps, downwards = np.diff(times), float(t1) < float(t0)
+    wrong = (steps <= 0.0) if not downwards or np.any(steps > 0.0) else (steps >= 0.0)
+    if np.any(wrong):
+        i = int(np.argmax(wrong))
+        raise ValueError(
+            f"breakpoints must be strictly increasing, but breakpoints[{i}] = {times[i]:g} is "
+            f"followed by {times[i + 1]:g}: sort them, and leave out repeated ones "
+            "(numpy.unique does both)."
+        )
+    outside = times[(times < low) | (times > high)]
+    if len(outside):
+        raise ValueError(
+            f"breakpoints must lie between t0 = {float(t0):g} and t1 = {float(t1):g}, got "
+            f"{', '.join(f'{t:g}' for t in outside[:5])}{', ...' if len(outside) > 5 else ''}: "
+            "leave these out. (Of an input of probode.inputs pass the input itself, "
+            "breakpoints=u, to have that done.)"
+        )
+    return times
+
+
+def _check_range(u: Input, t0: Any, t1: Any) -> None:
+    if u.outside != "refuse" or is_traced(u.times, t0, t1):
+        return
+    low, high = sorted((float(t0), float(t1)))
+    if low < u.times[0] or high > u.times[-1]:
+        raise ValueError(
+            f"the solve goes from {float(t0):g} to {float(t1):g}, and {u!r} says that it is not "
+            "known outside of its times: give it more of them, or make it with outside='hold'."
+        )
+
+
+def stops_at(times: Any, t0: Any, t1: Any) -> Any:
+    """Ends of steps right before these times, which may be traced."""
+    if not is_traced(times, t0, t1):
+        return stops_before(np.asarray(times), float(t0), float(t1))
+    direction = jnp.where(t1 >= t0, 1.0, -1.0)
+    return times - direction * margin_of(times, t0)
 
 
 def _check_order(what: str, times: Array, t0: Array, t1: Array) -> None:

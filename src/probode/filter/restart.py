@@ -46,20 +46,26 @@ class Restarts(NamedTuple):
 
     @staticmethod
     def around(
-        found: Switches, t0: float, t1: float, value: Callable[[float], np.ndarray]
+        found: Switches,
+        t0: float,
+        t1: float,
+        value: Callable[[float], np.ndarray],
+        begins: bool = False,
     ) -> "Restarts":
         """Steps from right before the switches to right after them.
 
         One at the end goes right up to it; one at the start is taken if ``value``, f at the initial
-        value, is another one right after it.
+        value, is another one right after it, or where a solve ``begins`` with one.
         """
-        if len(found.times) == 0 and not any(found.at_ends):
+        if len(found.times) == 0 and not any(found.at_ends) and not begins:
             return NO_RESTARTS
         before, direction = stops_before(found.times, t0, t1), 1.0 if t1 >= t0 else -1.0
-        length = 2.0 * direction * margin_of(np.append(found.times, t1), t0)
+        known = found.times if np.isinf(t1) else np.append(found.times, t1)
+        length = 2.0 * direction * margin_of(known, t0)
         after, share = before + length, np.full(len(before), 0.5)
         at_start, at_end = found.at_ends[:: int(direction)]
-        if at_start and not np.array_equal(value(t0), value(t0 + length)):
+        jumps = at_start and not np.array_equal(value(t0), value(t0 + length))
+        if begins or jumps:
             before, after = np.append(t0, before), np.append(t0 + length, after)
             share = np.append(1.0, share)
         if at_end:
@@ -87,6 +93,25 @@ class Restarts(NamedTuple):
 
 
 NO_RESTARTS = Restarts()
+
+
+def uncertain(method: Method, solve: Solve, columns: list[np.ndarray]) -> Solve:
+    """A solve that has begun, from values that are not exact.
+
+    ``columns`` are those of a factor of their covariance, for each derivative that is given, in
+    plain units. What the others owe to them is found in the step across that follows.
+    """
+    structure, prior = method.structure, method.prior
+    left, n = jax.tree.map(np.asarray, solve.state), prior.size
+    coords = prior.weights * left.h ** (1.0 - np.arange(n))
+    known = [column / coords[j] for j, column in enumerate(columns)]
+    none = [np.zeros_like(known[0])] * (n - len(known))
+    factor = structure.from_columns([*known, *none])
+    missing = max(factor.shape[-1] - factor.shape[-2], 0)
+    rest = np.zeros((*factor.shape[:-2], missing, factor.shape[-1]))
+    factor = np.linalg.qr(np.concatenate([factor, rest], axis=-2), mode="r")
+    return replace(solve, state=replace(left, factor=factor))
+
 
 Linearised = Callable[[float, np.ndarray], tuple[np.ndarray, np.ndarray | None]]
 """``(t, y)`` to ``f`` and what the method uses of its Jacobian."""

@@ -29,22 +29,29 @@ def calibrate_nodes(
     smoothed: bool,
     mode: str,
     limits: Limits,
+    begins: Any = None,
 ) -> tuple[Calibration, bool]:
     """Estimate the error of ``means`` ``(N, q+1, d)`` at times ``t``, and scale ``std``.
 
     For an equation of order ``k`` they are those of ``u = (y, ..., y^(k-1))``: ``std`` is
-    ``(N, k d)``. Also whether that was done in time for all steps.
+    ``(N, k d)``. Also whether that was done in time for all steps. ``begins`` is the error of the
+    first, if it has one: with ``e₀`` it, ``e - e₀`` is the error of ``P - e₀``, and zero there.
     """
     has_jacobian = not isinstance(problem, HostProblem) or problem.jacobian is not None
     scheme, equation = scheme_for(method, smoothed, mode, has_jacobian), method.equation
     means, problem = equation.stacked(means), as_system(equation, problem)
+    given = means
+    if begins is not None:
+        means = np.concatenate([means[:, :1] - begins, means[:, 1:]], axis=1)
     moved = _transport(scheme, problem, t, means, limits)
     lost = on_host(t) and not np.all(np.isfinite(moved.error))
     if lost and not isinstance(problem, HostProblem) and not problem.guarded:
         # Perhaps only because a derivative is missing.
         moved = _transport(scheme, problem.guard(), t, means, limits)
     whole = moved.error.shape[0] == t.shape[0] - 1
-    return assemble(scheme, mode, t, means, std, moved, equation.order), whole
+    if begins is not None:
+        moved = moved._replace(error=moved.error + begins, stages=moved.stages + begins)
+    return assemble(scheme, mode, t, given, std, moved, equation.order, begins), whole
 
 
 def as_system(equation: Equation, problem: Any) -> Any:
@@ -67,11 +74,18 @@ def _transport(scheme: Scheme, problem: Any, t: Any, means: Any, limits: Limits)
 
 @np.errstate(all="ignore")  # what overflows is seen by its signs
 def assemble(
-    scheme: Scheme, mode: str, t: Array, means: Array, std: Array, moved: Transported, parts: int
+    scheme: Scheme,
+    mode: str,
+    t: Array,
+    means: Array,
+    std: Array,
+    moved: Transported,
+    parts: int,
+    begins: Any = None,
 ) -> Calibration:
     """Scales and signs of a transport; steps that it did not reach have no estimate (NaN).
 
-    ``parts`` are the derivatives in the state.
+    ``parts`` are the derivatives in the state; ``begins`` is the error of the first node.
     """
     xp: Any = np if on_host(t) else jnp
     steps = moved.error.shape[0]
@@ -83,8 +97,10 @@ def assemble(
             for rows in (moved.error, moved.stages)
         ]
         moved = moved._replace(error=padded[0], stages=padded[1])
-    error = xp.concatenate([xp.zeros_like(means[:1, 0]), moved.error])
-    each = partial(scales.of_nodes, xp, doubt=scheme.doubt, several=parts > 1)
+    exact = begins is None
+    first = xp.zeros_like(means[:1, 0]) if exact else begins[None]
+    error = xp.concatenate([first, moved.error])
+    each = partial(scales.of_nodes, xp, doubt=scheme.doubt, several=parts > 1, exact=exact)
     scaled = scales.by_parts(each, parts, error, std, means[:, 0])
     return Calibration.of(
         *(scheme, mode, error, moved.stages, scaled, signs),

@@ -162,13 +162,20 @@ def around(xp: Any, error: Any, std: Any) -> tuple[Any, Any]:
 
 
 def of_nodes(
-    xp: Any, error: Any, std: Any, mean: Any, doubt: float = 0.0, several: bool = False
+    xp: Any,
+    error: Any,
+    std: Any,
+    mean: Any,
+    doubt: float = 0.0,
+    several: bool = False,
+    exact: bool = True,
 ) -> Scales:
-    """Scales at all nodes; at the first, which is exact, those of the second.
+    """Scales at all nodes; at the first, if that is ``exact``, those of the second.
 
     Rows are ``(N, d)``, or of ``several`` derivatives ``(N, k, d)``.
     """
-    e, v = error[1:], std[1:]
+    first = 1 if exact else 0
+    e, v = error[first:], std[first:]
     n = e.shape[0]
     if n == 0:
         return Scales(xp.ones_like(error), xp.zeros_like(error))
@@ -178,6 +185,8 @@ def of_nodes(
     misfit_mean, local = around(xp, e, v)
     e = xp.where(finite, e, xp.nan)
     across = by_component(xp, mean)
-    values = Values(mean[1:], (xp.max(across, axis=-1) - xp.min(across, axis=-1)).T)
+    values = Values(mean[first:], (xp.max(across, axis=-1) - xp.min(across, axis=-1)).T)
     ratio, own = combine(xp, e, v, misfit_mean, local, values, doubt, several)
+    if not exact:
+        return Scales(ratio, own)
     return Scales(xp.concatenate([ratio[:1], ratio]), xp.concatenate([xp.zeros_like(own[:1]), own]))

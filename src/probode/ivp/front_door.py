@@ -12,10 +12,11 @@ from probode.base.limits import Limits
 from probode.base.precision import double_precision
 from probode.base.status import Status
 from probode.filter.control import Control, GridSteps, PControl, PIControl
-from probode.filter.given import check_limits
+from probode.filter.given import break_times, check_limits
 from probode.filter.solvers import EK1, SparseEK1
 from probode.global_error.schemes import MODES
 from probode.ivp.constraint import box_of
+from probode.ivp.jumps import with_jumps
 from probode.ivp.method import (
     METHODS,
     is_large,
@@ -27,7 +28,7 @@ from probode.ivp.method import (
 )
 from probode.ivp.options import Options, read_tolerances
 from probode.ivp.result import Constant, Embedding, OdeResult, Solution, state_at
-from probode.ivp.run import Task
+from probode.ivp.run import Carried, Task
 from probode.ivp.target import Target, reach
 from probode.model.equation import Equation, as_equation
 from probode.model.implicit import Implicit
@@ -124,6 +125,14 @@ def solve_ivp(
         A tolerance on the answer: ``global_rtol``, ``global_atol`` (numbers or arrays; then
         ``rtol`` and ``atol`` are only where to begin), met over the whole interval or, with
         ``global_at="end"``, at its end.
+        Times at which ``fun`` or its derivatives jump: ``breakpoints`` (increasing, within
+        ``t_span``, or inputs of :mod:`probode.inputs`, whose times outside of it are left out;
+        those among ``args`` are known). Steps end there and the derivatives of the solution are
+        found anew, see ``docs/hybrid.md``. Switches that can be read from ``fun`` need no mention.
+        Jumps of ``y`` at given times: ``jumps``, a list of pairs ``(time, map)`` with
+        ``map(t, y, *args) -> y`` (or ``map(t, y)``), and ``doses``, made by
+        :func:`probode.doses`. Error bars go through; ``posterior`` is then a
+        :class:`probode.PiecewisePosterior`.
         What the solution keeps to: ``invariants`` (functions ``g(t, y, *args)`` or ``g(y)`` that
         are zero along it) and ``bounds`` (a pair ``(low, high)``, ``(0, np.inf)`` for ``y >= 0``),
         see ``docs/models.md``.
@@ -142,6 +151,34 @@ def solve_ivp(
     True
     """
     chosen = Options.read(options)
+    call = (fun, t_span, y0, method, t_eval, dense_output, events, vectorized, args)
+    if chosen.jumps is not None or chosen.doses is not None:
+        t0, tf = (float(t) for t in t_span)
+        times = None if t_eval is None else _evaluation_times(t_eval, t0, tf)
+        call = (fun, t_span, y0, method, times, dense_output, events, vectorized, args)
+        return with_jumps(partial(solve_piece, ordered="order" in options), chosen, *call)
+    return solve_piece(chosen, "order" in options, None, *call)
+
+
+def solve_piece(
+    chosen: Options,
+    ordered: bool,
+    carried: Carried | None,
+    fun: Callable[..., Any],
+    t_span: Any,
+    y0: Any,
+    method: Any,
+    t_eval: Any,
+    dense_output: bool,
+    events: Any,
+    vectorized: bool,
+    args: Any,
+) -> OdeResult:
+    """A solve without jumps.
+
+    ``ordered`` says whether the order is the user's; ``carried`` how uncertain the start is, if it
+    is not exact. The rest are the arguments of :func:`solve_ivp`.
+    """
     check_choice("calibration", chosen.calibration, ("model", *MODES))
     limits = Limits.read(chosen.time_limit, chosen.max_memory)
     check_limits(chosen.max_num_steps, chosen.callback)
@@ -152,7 +189,7 @@ def solve_ivp(
     kind = read_method(method)
     if isinstance(method, str) and not isinstance(fun, Equation):
         kind = large_kind(kind, chosen, np.size(y0))
-    if is_large(kind) and "order" not in options:
+    if is_large(kind) and not ordered:
         chosen = chosen._replace(order=SparseEK1.order)
     equation = _equation(fun, chosen, arguments, is_large(kind))
     if isinstance(equation, Implicit):
@@ -177,6 +214,7 @@ def solve_ivp(
     box = box_of(chosen, start, embedding)
     chosen = chosen._replace(bounds=box)
     control = _control(chosen, t0, tf, embedding)
+    breakpoints = break_times(chosen.breakpoints, arguments, t0, tf, isinstance(control, PControl))
     watched = None if events is None else _prepared_events(events, arguments)
     single = single_state(fun, arguments, bool(vectorized), equation)
     plain = Guard(fun, t0, start).over(single)
@@ -195,6 +233,8 @@ def solve_ivp(
         output=output,
         limits=limits,
         slope=slope,
+        breakpoints=breakpoints,
+        carried=carried,
     )
     integrate = partial(task.integrate, solvers)
     if t0 == tf:

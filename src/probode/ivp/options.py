@@ -44,6 +44,9 @@ class Options(NamedTuple):
     invariants: Any = None
     bounds: Any = None
     mass_matrix: Any = None
+    breakpoints: Any = None
+    jumps: Any = None
+    doses: Any = None
 
     @classmethod
     def read(cls, options: dict[str, Any]) -> "Options":
@@ -66,7 +69,7 @@ def read_tolerances(rtol: Any, atol: Any, embedding: Embedding) -> tuple[Any, An
     if np.any(rtol < _SMALLEST_RTOL):
         warnings.warn(
             f"At least one element of `rtol` is too small. Setting it to {_SMALLEST_RTOL:.1e}.",
-            stacklevel=4,
+            stacklevel=5,
         )
         rtol = np.maximum(rtol, _SMALLEST_RTOL)
     for name, value in (("rtol", rtol), ("atol", atol)):

@@ -26,7 +26,9 @@ class OdeResult(OptimizeResult):
     def __missing__(self, key: str) -> Any:
         if key == "y_cov" and "posterior" in self:
             posterior: Posterior = self["posterior"]
-            at = posterior.state(np.asarray(self["t"], float))
+            t = np.asarray(self["t"], float)
+            twice = bool(np.any(np.diff(t) == 0.0))  # before and after a jump
+            at = posterior.state(None if twice and np.array_equal(t, posterior.t) else t)
             self["y_cov"] = Embedding.of(posterior).covariances(at.cov)
             return self["y_cov"]
         raise KeyError(key)

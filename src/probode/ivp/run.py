@@ -4,9 +4,9 @@ Again where a look shows that the function has changed, or that the steps have m
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
@@ -56,6 +56,15 @@ _MOST_REPEATS = 3
 """Solves again where the steps missed something that a look between them saw."""
 
 
+class Carried(NamedTuple):
+    """How uncertain a start is, in real form."""
+
+    columns: list[np.ndarray]
+    """Columns of a factor of its covariance, for each derivative that is given."""
+    error: Any = None
+    """An estimate of its error; ``None``: there is none."""
+
+
 @dataclass(frozen=True)
 class Task:
     """What is to be solved, as the user said it.
@@ -84,12 +93,23 @@ class Task:
     limits: Limits
     slope: np.ndarray | None = None
     """A guess of ``y'`` at the start, of an implicit equation."""
+    breakpoints: np.ndarray = field(default_factory=lambda: NONE)
+    """Times at which the function switches, as far as the user knows of them."""
+    carried: Carried | None = None
+    """What is known of the start, if it is not exact."""
 
     def given(self, y0: np.ndarray) -> np.ndarray:
         """All that a start holds, from the value: of an implicit equation, with the slope."""
         if not isinstance(self.equation, Implicit):
             return y0
         return np.concatenate([y0, np.zeros_like(y0) if self.slope is None else self.slope])
+
+    def switching(self, found: Switches | None) -> Switches | None:
+        """The switches that were found, and those that the user knows of."""
+        if found is None and len(self.breakpoints) == 0:
+            return None
+        known = Switches(True, NONE, NONE) if found is None else found
+        return known.joined(self.breakpoints, self.t0, self.tf)
 
     def integrate(self, candidates: list[Candidate], control: Control) -> Integrated:
         """The result of the first candidate that is done within its budget of steps."""
@@ -239,6 +259,8 @@ class Task:
             solved = (nodes, final, status, extra, *how)
             made = build_posterior(way.solver, method, shape, way.control, *solved)
             made = replace(made, problem=way.problem, is_complex=embedding.is_complex)
+            if self.carried is not None:
+                made = replace(made, begins=self.carried.error)
             if large:
                 return large_system.calibrated(made, way.given, options.calibration)
             return calibrated(made, made.problem.field, options.calibration, limits)
@@ -319,14 +341,16 @@ class _Compiled:
     ) -> None:
         """Steps end where the function switches, too."""
         task, field = self._task, self._traced.field
-        self._found = switches(field, task.t0, task.tf)
+        self._found = task.switching(switches(field, task.t0, task.tf))
         implicit, y0 = isinstance(task.equation, Implicit), task.given(y0)
         value = partial(value_at, field, y0)
         found = None if implicit else self._found  # there are no steps across for these
+        suspects = np.union1d(suspects, task.breakpoints) if implicit else suspects
         self.control, restarts = _with_stops(task, control, suspects, found, value)
         start, (t0, t1) = self.solver.initialization, map(np.asarray, (task.t0, task.tf))
         inputs = Inputs(method, start, field, self.control, t0, t1, y0)
         self._given = Fallback(inputs, restarts)
+        self._given.carried = None if task.carried is None else task.carried.columns
         if isinstance(task.equation, Implicit):
             self._given.note(task.equation.check_start(field, t0, y0)[0])
 
@@ -384,11 +408,12 @@ class _Driven:
         if self._clock is None and np.isfinite(task.tf):
             self._clock = self._user.clock(task.t0, task.tf)
             self._clock.follow(y0)
-        self._found = None if self._clock is None else self._clock.switches
+        self._found = task.switching(None if self._clock is None else self._clock.switches)
         value = partial(value_at, self._hosted, y0)
         self.control, self._restarts = _with_stops(task, control, suspects, self._found, value)
         inputs = Inputs(method, self._asked, self._hosted, self.control, task.t0, task.tf, y0)
         self._given = Driven(inputs, self._restarts)
+        self._given.carried = None if task.carried is None else task.carried.columns
         begun = self._given.begun
         self._evaluations = begun.evaluations
         self.solver = with_start(self.solver, begun.initialization)
@@ -436,7 +461,9 @@ def _with_stops(
     if not isinstance(control, PControl):
         return control, NO_RESTARTS
     stops = stops_before(np.ravel(suspects), task.t0, task.tf)
-    restarts = NO_RESTARTS
+    restarts, begins = NO_RESTARTS, task.carried is not None
+    if begins and found is None:
+        found = Switches(True, NONE, NONE)
     if found is not None:
-        restarts = Restarts.around(found, task.t0, task.tf, value)
+        restarts = Restarts.around(found, task.t0, task.tf, value, begins)
     return control.with_stops(stops, task.tf), restarts

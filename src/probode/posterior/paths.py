@@ -181,7 +181,9 @@ class NodePath(Path):
         right = xp.searchsorted(sign * nodes, sign * t, side="left")
         return xp.clip(right, 1, nodes.shape[0] - 1)
 
-    def sample(self, method: Method, n: int, key: Array, t: Any, spread: Array) -> Any:
+    def sample(
+        self, method: Method, n: int, key: Array, t: Any, spread: Array, end: Any = None
+    ) -> Any:
         if self.smoothed is None:
             raise ValueError(
                 "joint samples need the smoother: this posterior was computed with smooth=False."
@@ -192,10 +194,10 @@ class NodePath(Path):
                     raise ValueError("inside a trace, sample at chosen times through save_at.")
                 return self.onto(method, t, _sample_traced(method, self.rows, n, key, spread))
             if t is None:
-                return self.onto(method, t, _sample_all(method, self.rows, n, key, spread))
+                return self.onto(method, t, _sample_all(method, self.rows, n, key, spread, end))
             times = np.asarray(t, float)
             rows, where = self.with_times(method, times.reshape(-1))
-            drawn = _sample_all(method, rows, n, key, spread)[:, where]
+            drawn = _sample_all(method, rows, n, key, spread, end)[:, where]
             return self.onto(method, times, drawn.reshape(n, *times.shape, *drawn.shape[-2:]))
 
     def onto(self, method: Method, t: Any, drawn: Any) -> Any:
@@ -381,24 +383,51 @@ def _draw_end(
     return end.mean + spread * jax.vmap(draw)(noise)
 
 
-def _sample_all(method: Method, rows: Rows, n: int, key: Array, spread: Array) -> np.ndarray:
-    """Joint draws of ``y, ..., y^(k-1)`` in all rows, block by block from the end backwards."""
+def _sample_all(
+    method: Method, rows: Rows, n: int, key: Array, spread: Array, end: Any = None
+) -> np.ndarray:
+    """Joint draws of ``y, ..., y^(k-1)`` in all rows, block by block from the end backwards.
+
+    With ``end``, ``(n, k d)``, these of the last row differ from their mean by that.
+    """
     total = rows.t.shape[0]
     row_bytes = state_bytes(method) + 8 * n * method.structure.n * method.structure.d
     size = block_size(max(total - 1, 1), row_bytes)
     key, subkey = jax.random.split(key)
     last = _draw_end(method, rows.at(-1), n, subkey, spread)
+    if end is not None:
+        last = jnp.asarray(_given_values(method, rows.at(-1), np.asarray(last), end))
     parts = [np.asarray(last)[:, None, : method.equation.order]]
-    end = total - 1
-    while end > 0:
-        begin = max(0, end - size)
-        count = end - begin
+    stop = total - 1
+    while stop > 0:
+        begin = max(0, stop - size)
+        count = stop - begin
         block = jax.tree.map(lambda x: padded(x[begin : begin + size + 1], size + 1), rows)  # noqa: B023
         key, subkey = jax.random.split(key)
         values, last = _sample_block(method, block, count, last, subkey, spread)
         parts.append(np.asarray(values)[:, :count])
-        end = begin
+        stop = begin
     return np.concatenate(parts[::-1], axis=1)
+
+
+def _given_values(method: Method, state: State, drawn: np.ndarray, values: Any) -> np.ndarray:
+    """Draws ``x`` of a state given that ``u = (y, ..., y^(k-1))`` differs from its mean by values.
+
+    ``x + Cov(x, u) Cov(u)⁻¹ (m_u + values - u)``, where ``u`` is the one that was drawn.
+    """
+    structure, prior, k = method.structure, method.prior, method.equation.order
+    coords = prior.weights * np.asarray(state.h) ** (1.0 - np.arange(prior.size))
+    factor: Any = np.asarray(unpack(state.factor))
+    columns = [structure.select(factor, i) * coords[i] for i in range(prior.size)]
+    known = columns[:k]
+    with_u = [np.concatenate([structure.cross(c, u) for u in known], axis=1) for c in columns]
+    covariance = np.concatenate(with_u[:k])
+    std = np.sqrt(np.diag(covariance))
+    std[std == 0.0] = 1.0
+    inverse = np.linalg.pinv(covariance / std / std[:, None], rcond=1e-10) / std / std[:, None]
+    off = (drawn - np.asarray(state.mean))[:, :k].reshape(len(drawn), -1)
+    change = (np.asarray(values) - off) @ inverse
+    return drawn + np.stack([change @ rows.T for rows in with_u], axis=1)
 
 
 def _sample_traced(method: Method, rows: Rows, n: int, key: Array, spread: Array) -> Array:

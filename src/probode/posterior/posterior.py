@@ -77,6 +77,8 @@ class Posterior(Conditional, Views):
     evaluated). Made inside a trace it may be "native or jax": the transformation decides."""
     given: Given | None = None
     """The data that it was conditioned on."""
+    begins: Array | None = None
+    """The estimated error of the state that it begins with, if that is not exact."""
 
     __repr__ = Views.__repr__  # a dataclass would write its own
 
@@ -197,6 +199,26 @@ class Posterior(Conditional, Views):
                 f"gives, got k = {k}."
             )
         drawn = self.path.sample(self.method, int(n), key, t, self._spread_of_chain)
+        return self._sampled(drawn, key, t, k)
+
+    def sample_given_end(
+        self, n: int, key: Array, t: Any, k: int, end: Any
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Samples whose last states differ from the mean by ``end``, ``(n, k d)``, if it is given.
+
+        Also by how much the first state differs: that of the first time, or of the last in ``t``.
+        """
+        assert isinstance(self.path, NodePath)
+        if self.path.smoothed is None or not self.solver.smooths:
+            self.sample(1, seed=key)  # says why not
+        drawn = self.path.sample(self.method, int(n), key, t, self._spread_of_chain, end)
+        order = self.method.equation.order
+        mean = np.stack([self.path.select(self.method, j)[0][0] for j in range(order)])
+        begun = np.asarray(drawn[:, 0 if t is None else -1]) - mean
+        return np.asarray(self._sampled(drawn, key, t, k)), begun.reshape(n, -1)
+
+    def _sampled(self, drawn: Any, key: Array, t: Any, k: int) -> Array:
+        """What is handed out of draws of the chain."""
         if self.calibration is None and self._before is None:
             drawn = drawn[..., k, :]
         elif getattr(self.path, "held", None) is None:
@@ -345,11 +367,23 @@ class Posterior(Conditional, Views):
             smoothed=smoothed,
             mode=mode,
             limits=limits,
+            begins=self._error_at_start(),
         )
         calibrated = self.with_calibration(made)
         if not whole:
             return calibrated.without("calibration")
         return calibrated if self.problem.field is None else calibrated._with_a_look_between()
+
+    def _error_at_start(self) -> np.ndarray | None:
+        """The error of the first mean, if it is not exact.
+
+        Of a start that is uncertain, the steps that follow say something: smoothing moves it.
+        """
+        if self.begins is None:
+            return None
+        assert isinstance(self.path, NodePath)
+        moved = np.asarray(self.path.means[0]) - np.asarray(self.path.rows.mean[0])
+        return self.begins + moved[: self.method.equation.order].reshape(-1)
 
     def without(self, what: str) -> "Posterior":
         """A posterior whose time ran out before ``what`` was done."""

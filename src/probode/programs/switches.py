@@ -19,6 +19,7 @@ are exact; other functions of ``t`` (``sin(t) > 0.9``) are sampled, and changes 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 
 from probode.base.jax_inside import (
@@ -26,6 +27,7 @@ from probode.base.jax_inside import (
     Closed,
     Unreadable,
     called,
+    is_tracer,
     kind,
     operation,
     reading,
@@ -72,6 +74,21 @@ class Switches(NamedTuple):
         """Whether the function depends on time, and how often it switches."""
         return self.depends_on_time, len(self.times)
 
+    def joined(self, times: np.ndarray, t0: float, t1: float) -> "Switches":
+        """These, and further ones at times of ``t0`` to ``t1`` that somebody else knows of."""
+        if len(times) == 0:
+            return self
+        low, high = min(t0, t1), max(t0, t1)
+        near = 4.0 * margin_of(times, t0)
+        ends = (
+            self.at_ends[0] or bool(np.min(times) <= low + near),
+            self.at_ends[1] or bool(np.max(times) >= high - near),
+        )
+        inside = times[(times > low + near) & (times < high - near)]
+        return self._replace(
+            depends_on_time=True, times=np.union1d(self.times, inside), at_ends=ends
+        )
+
 
 def stops_before(times: np.ndarray, t0: float, t1: float) -> np.ndarray:
     """Ends of steps right before these times, those between ``t0`` and ``t1``, in their order.
@@ -87,8 +104,10 @@ def stops_before(times: np.ndarray, t0: float, t1: float) -> np.ndarray:
     return direction * before[inside]
 
 
-def margin_of(times: np.ndarray, t0: float) -> float:
+def margin_of(times: Any, t0: Any) -> Any:
     """How long before (and after) a switch its side is sure, in spite of rounding."""
+    if is_tracer(times) or is_tracer(t0):
+        return _MARGIN * jnp.maximum(jnp.abs(t0), jnp.max(jnp.abs(times), initial=0.0))
     return _MARGIN * float(max(abs(t0), np.max(np.abs(times), initial=0.0)))
 
 
@@ -151,7 +170,8 @@ class Walk:
         if len(tables) <= _MOST_OF_A_TABLE:
             times, tables = self.inside([*times, *tables]), NONE
         near = _MARGIN * (self.high - self.low)
-        ends = [any(abs(t - end) <= near for t in self.times) for end in (self.low, self.high)]
+        known = np.array([*self.times, *self.tables])
+        ends = [bool(np.any(abs(known - end) <= near)) for end in (self.low, self.high)]
         return Switches(True, times, tables, self.unresolved, finely, (ends[0], ends[1]))
 
     def run(self, jaxpr: Any, constants: Sequence[Any], inputs: list[Any]) -> list[Any]:

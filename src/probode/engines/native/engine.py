@@ -81,6 +81,8 @@ class Native:
             if given.goes_on(following.solve):
                 steps = driver.traceable_steps(given, rows, limits)
                 following = driver.revived(method, following)
+            if carry.form is None and given.carried is not None:  # what is kept of the start, too
+                return driver.packed_step(method, *given.begun_uncertain(following.solve))
             return following, made
 
         return Steps(driver.NOT_BEGUN, fill, UNLIMITED)

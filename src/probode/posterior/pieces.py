@@ -1,0 +1,421 @@
+"""A solution with jumps: the posteriors of its pieces as one.
+
+Each piece begins with what a jump has made of the end of the one before: of its mean, of the
+model's covariance and of the estimated error (by the Jacobian ``D`` of the jump)::
+
+    m⁺ = g(m⁻),      Σ⁺ = D Σ⁻ Dᵀ,      e⁺ = D e⁻
+
+Within a piece nothing is different from any other solve. No piece is smoothed by what comes after
+the next jump.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from probode.base.precision import double_precision
+from probode.global_error.diagnosis import Diagnosis
+from probode.posterior.outcome import Stats
+from probode.posterior.paths import NodePath
+from probode.posterior.posterior import Posterior
+from probode.posterior.views import Views
+
+_COUNTS = (
+    *("steps", "accepted", "rejected", "f_evaluations", "jacobian_evaluations"),
+    *("calibration_f_evaluations", "calibration_jacobian_evaluations"),
+)
+
+
+@dataclass(frozen=True)
+class Values:
+    """Gaussians at several times, from several pieces."""
+
+    mean: np.ndarray
+    std: np.ndarray
+    covariance: Callable[[], np.ndarray]
+
+    @property
+    def cov(self) -> np.ndarray:
+        """Covariances, one for each time."""
+        return self.covariance()
+
+
+@dataclass(frozen=True, repr=False)
+class PiecewisePosterior(Views):
+    """Posterior over a solution with jumps, in pieces between them.
+
+    ``t`` has the time of a jump twice: ``mean`` and ``std`` are those before it, then those after
+    it. At the time of a jump ``posterior(t)`` is the value after it. What it does not have of a
+    :class:`Posterior` (files, ``condition``) its ``pieces`` have.
+    """
+
+    pieces: tuple[Posterior, ...]
+    jacobians: tuple[np.ndarray, ...]
+    """``D`` of the jumps between the pieces, in real form."""
+
+    @property
+    def first(self) -> Posterior:
+        """The piece before the first jump."""
+        return self.pieces[0]
+
+    @property
+    def last(self) -> Posterior:
+        """The piece in which it ended."""
+        return self.pieces[-1]
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("solver", "method", "shape", "is_complex", "tolerances", "engine", "given"):
+            return getattr(self.pieces[0], name)
+        if name in ("status", "status_code", "success", "problem"):
+            return getattr(self.pieces[-1], name)
+        raise AttributeError(
+            f"a posterior with jumps has no attribute {name!r}; its pieces may: see .pieces."
+        )
+
+    @property
+    def jump_times(self) -> np.ndarray:
+        """When the pieces begin, but for the first."""
+        return np.array([float(piece.t[0]) for piece in self.pieces[1:]])
+
+    @property
+    def t(self) -> np.ndarray:
+        """Times of the steps of all pieces, shape ``(N,)``; those of jumps twice."""
+        return np.concatenate([np.asarray(piece.t) for piece in self.pieces])
+
+    @property
+    def step_sizes(self) -> np.ndarray:
+        """Lengths of the accepted steps."""
+        return np.concatenate([np.asarray(piece.step_sizes) for piece in self.pieces])
+
+    @property
+    def mean(self) -> np.ndarray:
+        """Posterior means at the times ``t``, shape ``(N, *shape)``."""
+        return self.derivative(k=0).mean
+
+    @property
+    def std(self) -> np.ndarray:
+        """Posterior standard deviations at the times ``t``, shape ``(N, *shape)``."""
+        return self.derivative(k=0).std
+
+    @property
+    def cov(self) -> np.ndarray:
+        """Posterior covariances at the times ``t``, shape ``(N, d, d)``."""
+        return self.derivative(k=0).cov
+
+    def __call__(self, t: Any) -> Values:
+        """The posterior at any time or times; at that of a jump, the value after it."""
+        return self.derivative(t, 0)
+
+    def derivative(self, t: Any = None, k: int = 1) -> Values:
+        """The ``k``-th derivative of the solution, as :meth:`Posterior.derivative`."""
+        return self._gathered(t, lambda piece, times: piece.derivative(times, k))
+
+    def state(self, t: Any = None) -> Values:
+        """What a start needs, as :meth:`Posterior.state`."""
+        return self._gathered(t, lambda piece, times: piece.state(times))
+
+    def global_error(self, t: Any = None, k: int = 0) -> np.ndarray:
+        """Signed estimate of ``mean - solution``, as :meth:`Posterior.global_error`."""
+        return self._put_together(t, lambda piece, times: piece.global_error(times, k))
+
+    def corrected(self, t: Any = None, k: int = 0) -> np.ndarray:
+        """The mean with the estimated error taken off, as :meth:`Posterior.corrected`."""
+        return self._put_together(t, lambda piece, times: piece.corrected(times, k))
+
+    def sample(self, n: int = 1, *, seed: Any = 0, t: Any = None, k: int = 0) -> np.ndarray:
+        """Joint samples, as :meth:`Posterior.sample`: they go through the jumps.
+
+        The last piece is drawn first. The ends of those before are drawn given what follows: the
+        deviation ``δ⁻`` for which ``D δ⁻`` is the one after the jump.
+        """
+        key = jax.random.key(seed) if isinstance(seed, int | np.integer) else seed
+        piece_of = None if t is None else self._piece_of(np.asarray(t, float).reshape(-1))
+        drawn: list[Any] = []
+        after: np.ndarray | None = None
+        for i in reversed(range(len(self.pieces))):
+            piece, key = self.pieces[i], jax.random.fold_in(key, i)
+            times = None
+            if piece_of is not None:
+                times = np.asarray(t, float).reshape(-1)[piece_of == i]
+                times = np.append(times, piece.t[0])
+            end = None
+            if after is not None:
+                end = after @ np.linalg.pinv(self.jacobians[i]).T
+            rows, begun = piece.sample_given_end(n, key, times, k, end)
+            drawn.append(rows if times is None else rows[:, :-1])
+            after = begun
+        drawn.reverse()
+        if piece_of is None:
+            return np.concatenate(drawn, axis=1)
+        found = np.empty((n, len(piece_of), *self.shape))
+        for i, rows in enumerate(drawn):
+            found[:, piece_of == i] = rows
+        return found.reshape(n, *np.shape(t), *self.shape)
+
+    def diagnose(self) -> Diagnosis:
+        """Whether to trust the error estimate: the worst that the pieces say."""
+        found = [piece.diagnose() for piece in self.pieces]
+        flags = tuple(dict.fromkeys(flag for one in found for flag in one.flags))
+        names = dict.fromkeys(name for one in found for name in one.numbers)
+        worst = {name: max(one.numbers.get(name, 0.0) for one in found) for name in names}
+        largest = float(np.max([one.largest_error for one in found]))
+        notes = tuple(dict.fromkeys(note for one in found for note in one.notes))
+        return Diagnosis(flags, worst, largest, found[-1].mode, notes)
+
+    def calibrate(self, mode: str = "defect") -> "PiecewisePosterior":
+        """The same with standard deviations of the size of the global error, piece after piece."""
+        made: list[Posterior] = []
+        for i, piece in enumerate(self.pieces):
+            begins = None if i == 0 else self.jacobians[i - 1] @ _end_of(made[-1])
+            made.append(replace(piece, begins=begins).calibrate(mode))
+        return replace(self, pieces=tuple(made))
+
+    @property
+    def calibration(self) -> Any:
+        """That of the last piece; ``None``: the standard deviations are the model's."""
+        return self.last.calibration
+
+    @property
+    def log_evidence(self) -> Any:
+        """Logarithm of the evidence: the sum over the pieces."""
+        return sum(piece.log_evidence for piece in self.pieces)
+
+    @property
+    def stats(self) -> Stats:
+        """What all pieces cost."""
+        total: dict[str, Any] = {
+            name: sum(int(getattr(piece.stats, name)) for piece in self.pieces) for name in _COUNTS
+        }
+        return replace(self.last.stats, **total)
+
+    @property
+    def message(self) -> str:
+        """How the solve ended, in words."""
+        return self.last.message
+
+    def __repr__(self) -> str:
+        count = len(self.pieces) - 1
+        lines = [
+            f"Posterior of {self.solver.name} with {count} jump{'s' if count != 1 else ''}",
+            f"  from t = {float(self.t[0]):g} to {float(self.t[-1]):g}, "
+            f"{int(self.stats.accepted)} steps",
+            f"  {self.message}",
+        ]
+        if self.calibration is not None:
+            lines += [f"  {line}" for line in self.diagnose().verdict.splitlines()]
+        return "\n".join(lines)
+
+    __str__ = __repr__
+
+    def _repr_html_(self) -> None:
+        return None
+
+    # Pictures and tables --------------------------------------------------------------------------
+
+    def plot(
+        self,
+        *,
+        ax: Any = None,
+        names: Any = None,
+        reference: Any = None,
+        title: Any = None,
+        k: int = 0,
+    ) -> Any:
+        """Draw what :meth:`Posterior.plot` draws, with gaps at the jumps."""
+        from probode.posterior import plotting
+
+        if ax is not None and reference is not None:
+            return self.first.plot(ax=ax, reference=reference)  # says why not
+        figure, axes = None, [ax]
+        if ax is None:
+            heights = [3.0, 2.4, 1.6]
+            size = (8.0, sum(heights))
+            figure, axes = plotting.pyplot().subplots(
+                3, sharex=True, figsize=size, height_ratios=heights, layout="constrained"
+            )
+            self.plot_error(reference, ax=axes[1], names=names, k=k)
+            self.plot_steps(ax=axes[2])
+        for piece in self.pieces:
+            plotting.plot_solution(piece, axes[0], names=names, k=k)
+        if title is not None:
+            axes[0].set_title(title)
+        self._finished(axes[0])
+        for one in axes if figure is not None else []:
+            one.label_outer()
+        return ax if figure is None else figure
+
+    def plot_error(
+        self, reference: Any = None, *, ax: Any = None, names: Any = None, k: int = 0
+    ) -> Any:
+        """Draw standard deviations and, with a ``reference`` ``t -> y``, true errors; log scale."""
+        from probode.posterior import plotting
+
+        ax = plotting.new_axes(ax)
+        for piece in self.pieces:
+            plotting.plot_std(piece, ax, names=names, reference=reference, k=k)
+        return self._finished(ax)
+
+    def plot_steps(self, *, ax: Any = None) -> Any:
+        """Draw the lengths of the accepted steps on a logarithmic scale."""
+        from probode.posterior import plotting
+
+        ax = plotting.new_axes(ax)
+        for piece in self.pieces:
+            plotting.plot_steps(piece, ax)
+        self._finished(ax)
+        if ax.get_legend() is not None:  # it counts the steps of pieces
+            ax.get_legend().remove()
+        return ax
+
+    def plot_phase(self, *_: Any, **__: Any) -> Any:
+        """Not of a solution with jumps."""
+        raise NotImplementedError(_NO_PICTURE.format("plot_phase"))
+
+    def plot_samples(self, *_: Any, **__: Any) -> Any:
+        """Not of a solution with jumps."""
+        raise NotImplementedError(_NO_PICTURE.format("plot_samples"))
+
+    def _finished(self, ax: Any) -> Any:
+        """The axes of all pieces: each line once in the legend, and the whole interval."""
+        handles, labels = ax.get_legend_handles_labels()
+        if labels:
+            once = dict(zip(labels, handles, strict=True))
+            ax.legend(list(once.values()), list(once))
+        low, high = sorted((float(self.t[0]), float(self.t[-1])))
+        ax.set_xscale("linear")  # steps that grow in one piece begin anew in the next
+        ax.set_xlim(low, high)
+        return ax
+
+    def to_dataframe(self, *, t: Any = None, names: Sequence[str] | None = None) -> Any:
+        """A pandas DataFrame over ``time``, as :meth:`Posterior.to_dataframe`; jumps twice."""
+        from probode.posterior.export import library
+
+        pandas = library("pandas")
+        rows = self._cut(t)
+        frames = [piece.to_dataframe(t=times, names=names) for piece, times in rows]
+        return pandas.concat(frames)
+
+    def to_xarray(self, samples: int = 0, *, seed: Any = 0, t: Any = None) -> Any:
+        """An xarray Dataset over ``time``, as :meth:`Posterior.to_xarray`; jumps twice."""
+        from probode.posterior.export import library
+
+        xarray = library("xarray")
+        sets = [piece.to_xarray(t=times) for piece, times in self._cut(t)]
+        made = xarray.concat(sets, "time", data_vars="minimal", combine_attrs="drop_conflicts")
+        if samples:
+            drawn = self.sample(samples, seed=seed, t=t).reshape(samples, made.sizes["time"], -1)
+            made = made.assign(samples=(("sample", "time", "state"), drawn))
+        return made.assign_attrs(status=self.status.name, message=self.message)
+
+    def to_netcdf(self, path: Any, samples: int = 0, *, seed: Any = 0, t: Any = None) -> None:
+        """Write what :meth:`to_xarray` returns into a netCDF file."""
+        self.to_xarray(samples, seed=seed, t=t).to_netcdf(path)
+
+    def save(self, path: Any) -> None:
+        """Not of a solution with jumps."""
+        raise NotImplementedError(
+            "a posterior with jumps has no file of its own: save its pieces, one by one "
+            "(posterior.pieces[i].save), or pickle it."
+        )
+
+    # What the pieces say --------------------------------------------------------------------------
+
+    def _cut(self, t: Any) -> list[tuple[Posterior, Any]]:
+        """Pieces, and which of the times (all of their own) belong to each."""
+        if t is None:
+            return [(piece, None) for piece in self.pieces]
+        times = np.atleast_1d(np.asarray(t, float))
+        piece_of = self._piece_of(times)
+        if np.any(np.diff(piece_of) < 0):
+            raise ValueError("times of a table must be in the order of integration.")
+        return [(self.pieces[i], times[piece_of == i]) for i in np.unique(piece_of)]
+
+    def _piece_of(self, times: np.ndarray) -> np.ndarray:
+        """The piece that each time belongs to: at a jump the one that it begins."""
+        return np.searchsorted(self.jump_times, times, side="right")
+
+    def _put_together(self, t: Any, of: Callable[[Posterior, Any], Any]) -> np.ndarray:
+        if t is None:
+            return np.concatenate([np.asarray(of(piece, None)) for piece in self.pieces])
+        times = np.asarray(t, float)
+        piece_of = self._piece_of(times.reshape(-1))
+        found: np.ndarray | None = None
+        for i in np.unique(piece_of):
+            here = piece_of == i
+            rows = np.asarray(of(self.pieces[i], times.reshape(-1)[here]))
+            if found is None:
+                found = np.empty((len(piece_of), *rows.shape[1:]))
+            found[here] = rows
+        if found is None:
+            found = np.asarray(of(self.first, times.reshape(-1)))
+        return found.reshape(*times.shape, *found.shape[1:])
+
+    def _gathered(self, t: Any, of: Callable[[Posterior, Any], Any]) -> Values:
+        parts: dict[tuple[int, int], Any] = {}
+
+        def remembered(piece: Posterior, times: Any) -> Any:
+            key = (id(piece), 0)
+            if key not in parts:
+                parts[key] = of(piece, times)
+            return parts[key]
+
+        with double_precision():
+            mean = self._put_together(t, lambda piece, times: remembered(piece, times).mean)
+            std = self._put_together(t, lambda piece, times: remembered(piece, times).std)
+        return Values(
+            mean,
+            std,
+            lambda: self._put_together(t, lambda piece, times: remembered(piece, times).cov),
+        )
+
+
+_NO_PICTURE = (
+    "{} is not drawn of a posterior with jumps: draw its pieces, one by one, into the same axes "
+    "(for piece in posterior.pieces: ...)."
+)
+
+
+def _end_of(piece: Posterior) -> np.ndarray:
+    """The estimated error of the last state of a piece."""
+    assert piece.calibration is not None
+    return np.asarray(piece.calibration.error[-1])
+
+
+def columns_at_end(piece: Posterior) -> list[np.ndarray]:
+    """Columns of a factor of the last state's covariance, for each derivative that a start has."""
+    assert isinstance(piece.path, NodePath)
+    method = piece.method
+    found = [np.asarray(piece.path.select(method, j)[1][-1]) for j in range(method.equation.order)]
+    axis = -2 if method.structure.name == "dense" else -1  # rows of zeros are left out
+    most = max(column.shape[axis] for column in found)
+    return [_filled(column, axis, most) for column in found]
+
+
+def _filled(column: np.ndarray, axis: int, rows: int) -> np.ndarray:
+    missing = [(0, 0)] * column.ndim
+    missing[axis] = (0, rows - column.shape[axis])
+    return np.pad(column, missing)
+
+
+def through(structure: Any, columns: list[np.ndarray], jacobian: np.ndarray) -> list[np.ndarray]:
+    """Columns of ``D Σ Dᵀ`` from those of ``Σ``, as far as the structure can hold it.
+
+    Where components are independent in the model, only their variances are kept.
+    """
+    k, d = len(columns), structure.d
+    if structure.name == "dense":
+        whole = np.concatenate(columns, axis=-1) @ jacobian.T
+        return [whole[:, j * d : (j + 1) * d] for j in range(k)]
+    if np.allclose(jacobian, np.eye(k * d), rtol=0.0, atol=1e-6):
+        return columns
+    std = np.concatenate([structure.std(column) for column in columns])
+    moved = np.sqrt(jacobian**2 @ std**2).reshape(k, d)
+    made = []
+    for j, column in enumerate(columns):
+        new = np.zeros((*column.shape[:-1], max(column.shape[-1], k)))
+        new[..., j] = moved[j] if new.ndim == 2 else np.sqrt(np.mean(moved[j] ** 2))
+        made.append(new)
+    return made
