@@ -12,7 +12,6 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental.sparse import BCOO
 from jax.scipy.sparse.linalg import gmres
 from scipy.linalg import lapack
 from scipy.sparse import csc_array, identity, issparse
@@ -197,7 +196,10 @@ class Krylov:
         self, field: Field, preconditioner: Callable[..., Any] | None = None, mass: Any = None
     ) -> None:
         self._preconditioner, self._field = preconditioner, field
-        self._mass = None if mass is None else BCOO.from_scipy_sparse(mass)
+        self._mass = None
+        if mass is not None:
+            entries = mass.tocoo()
+            self._mass = entries.row, entries.col, entries.data
 
     def factorised(self, jacobian: Any, c: float) -> Solve:
         """``jacobian`` is where it is taken, ``(t, y)``."""
@@ -218,8 +220,14 @@ def _gmres(
     """``(M - c J) u = b``; NaN where it is not solved: the step is taken shorter."""
     _, push = jax.linearize(lambda y: field(t, y), y)
 
+    def weighed(v: Any) -> Any:
+        if mass is None:
+            return v
+        row, column, entry = mass
+        return jnp.zeros_like(v).at[row].add(entry * v[column])
+
     def matrix(v: Any) -> Any:
-        return (v if mass is None else mass @ v) - c * push(v)
+        return weighed(v) - c * push(v)
 
     near = None if preconditioner is None else lambda v: preconditioner(t, y, c, v)
     found, _ = gmres(
