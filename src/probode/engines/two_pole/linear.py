@@ -12,10 +12,7 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.sparse.linalg import gmres
-from scipy.linalg import lapack
 from scipy.sparse import csc_array, identity, issparse
-from scipy.sparse.linalg import splu
 
 from probode.base.compile import compiled
 from probode.engines.native.library import address, available, load
@@ -50,6 +47,7 @@ class Full:
 
     def factorised(self, jacobian: Any, c: float) -> Solve:
         """By LAPACK."""
+        lapack = _lapack()
         matrix = self._mass - c * as_dense(jacobian, len(self._mass))
         lu, pivots, info = lapack.dgetrf(matrix, overwrite_a=True)
         _check(info, lu)
@@ -147,6 +145,7 @@ class _LapackBand:
 
     @staticmethod
     def factorised(band: np.ndarray, lower: int, upper: int) -> Solve:
+        lapack = _lapack()
         matrix = band.reshape(-1, 2 * lower + upper + 1).T
         lu, pivots, info = lapack.dgbtrf(matrix, lower, upper, overwrite_ab=True)
         _check(info, lu)
@@ -168,6 +167,8 @@ class Sparse:
 
     def factorised(self, jacobian: Any, c: float) -> Solve:
         """By SuperLU."""
+        from scipy.sparse.linalg import splu
+
         matrix = csc_array(self._mass - c * jacobian)
         try:
             symmetric = {"SymmetricMode": True, "Equil": True}
@@ -218,6 +219,8 @@ def _gmres(
     preconditioner: Any, field: Field, mass: Any, t: Any, y: Any, c: Any, b: Any
 ) -> jax.Array:
     """``(M - c J) u = b``; NaN where it is not solved: the step is taken shorter."""
+    from jax.scipy.sparse.linalg import gmres
+
     _, push = jax.linearize(lambda y: field(t, y), y)
 
     def weighed(v: Any) -> Any:
@@ -310,6 +313,13 @@ def as_dense(matrix: Any, d: int) -> np.ndarray:
         return np.asarray(matrix.toarray(), float)
     array = np.asarray(matrix, float)
     return np.diag(array) if array.shape == (d,) else array
+
+
+def _lapack() -> Any:
+    """Imported when it is used: it takes a good part of the time of importing this library."""
+    from scipy.linalg import lapack
+
+    return lapack
 
 
 def _check(info: int, lu: np.ndarray) -> None:
