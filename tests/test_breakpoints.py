@@ -153,3 +153,12 @@ def test_other_refusals():
         solve_ivp(hidden, (0, 4), [1.0], breakpoints=[1.0], grid=[0.0, 2.0, 4.0])
     with pytest.raises(ValueError, match="adaptive"):
         probode.solve(hidden_in_jax, (0, 4), np.ones(1), breakpoints=[1.0], step=0.1)
+
+
+def test_with_a_mass_matrix_steps_end_there():
+    result = solve_ivp(
+        hidden, (0, 4), [1.0], mass_matrix=np.eye(1), breakpoints=JUMPS, **TOLERANCES
+    )
+    assert np.max(np.abs(result.y[0] - solution(result.t))) < 1e-5
+    for jump in JUMPS:
+        assert np.min(np.abs(result.t - jump)) < 1e-13

@@ -1,5 +1,7 @@
 """Jumps and doses: the pieces between them as one, with error bars that go through."""
 
+import pickle
+
 import numpy as np
 import pytest
 from scipy.integrate import solve_ivp as scipy_solve_ivp
@@ -331,3 +333,21 @@ def test_what_cannot_be_meant_is_refused(options, kind, words):
 def test_tables_that_cannot_be_meant_are_refused(given, words):
     with pytest.raises(ValueError, match=words):
         probode.doses(**given)
+
+
+def test_a_piece_that_fails_ends_the_solve():
+    result = solve_ivp(lambda t, y: y**2, (0, 5), [1.0], jumps=[(0.5, mixed_up), (3.0, mixed_up)])
+    assert result.status == -1 and len(result.posterior.pieces) == 2
+    # From 3 at t = 1/2 on, 1 / (5/6 - t).
+    assert result.t[-1] == pytest.approx(5 / 6, abs=1e-3)
+
+
+def mixed_up(t, y):
+    return y + 1.0
+
+
+def test_it_can_be_pickled():
+    posterior = solve_ivp(elimination, (0, 12), [1.0], doses=TABLE).posterior
+    again = pickle.loads(pickle.dumps(posterior))
+    assert np.array_equal(again.mean, posterior.mean)
+    assert np.array_equal(again([1.0, 2.0]).std, posterior([1.0, 2.0]).std)
