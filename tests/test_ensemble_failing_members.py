@@ -47,13 +47,13 @@ PROBLEMS = {
 }
 
 
-@pytest.mark.parametrize("problem", PROBLEMS)
 @pytest.mark.parametrize(
-    ("engine", "solver"),
+    ("problem", "engine", "solver"),
     [
-        *(("kernels", solver) for solver in (EK0(3), EK1(1), EK1(2), EK1(4))),
-        ("lanes", EK0(2)),
-        ("vmapped", EK1(1)),
+        *((name, "kernels", EK1(order)) for name in PROBLEMS for order in (1, 2, 4)),
+        *((name, "lanes", EK0(2)) for name in PROBLEMS),
+        ("van der pol", "kernels", EK0(3)),
+        ("van der pol", "vmapped", EK1(1)),
     ],
     ids=lambda x: x if isinstance(x, str) else x.name,
 )
