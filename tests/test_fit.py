@@ -351,7 +351,7 @@ def test_counts():
     np.testing.assert_allclose(found.covariance, cov, rtol=5e-3)
 
 
-@pytest.mark.parametrize("method", ["plain", "fenrir"])
+@pytest.mark.parametrize("method", ["plain", pytest.param("fenrir", marks=pytest.mark.slow)])
 def test_counts_whose_scatter_is_fitted(method):
     """Negative binomial data, from far away: as SciPy's maximum on the exact solution.
 

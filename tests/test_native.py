@@ -99,7 +99,9 @@ def test_every_dimension(name, solver):
     test_filter_and_smoother_on_a_grid(solver, "dynamic", name)
 
 
-@pytest.mark.parametrize("order", [1, 2, 5, 8])
+@pytest.mark.parametrize(
+    "order", [1, 8, *(pytest.param(q, marks=pytest.mark.slow) for q in (2, 5))]
+)
 def test_every_order(order):
     field, y0 = FIELDS["lotka-volterra"]
     one, other = both(field, y0, solver=EK1(order), step=0.05)

@@ -116,7 +116,7 @@ def test_many_steps_need_no_limit():
 
 
 @pytest.mark.parametrize("initialization", ["taylor", "runge-kutta", "diffuse"])
-@pytest.mark.parametrize("diffusion", ["dynamic", "fixed"])
+@pytest.mark.parametrize("diffusion", ["dynamic", pytest.param("fixed", marks=pytest.mark.slow)])
 def test_every_start_reaches_the_solution(initialization, diffusion):
     posterior = lotka_volterra(
         solver=EK1(4, diffusion, initialization=initialization),

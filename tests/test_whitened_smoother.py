@@ -24,6 +24,12 @@ def ring(t, y):
     return jnp.roll(y, 1) * jnp.roll(y, -1) - y + jnp.sin(t)
 
 
+def slow_but(quick, others):
+    """Parameters, of which the others are left to ``make slow``."""
+    others = (one if isinstance(one, tuple) else (one,) for one in others)
+    return [*quick, *(pytest.param(*one, marks=pytest.mark.slow) for one in others)]
+
+
 def both(field, y0, order, grid=GRID, **options):
     """Smoothed with native kernels, and without."""
     solver = EK1(order, **options)
@@ -52,12 +58,12 @@ def without_reflections(posterior, d):
     ("d", "order", "diffusion", "rtol"),
     [
         (2, 2, "dynamic", 1e-6),
-        (3, 5, "fixed", 1e-8),
+        pytest.param(3, 5, "fixed", 1e-8, marks=pytest.mark.slow),
         (4, 3, "fixed", 1e-8),
         (5, 1, "fixed", 1e-8),
-        (6, 3, "fixed", 1e-8),
+        pytest.param(6, 3, "fixed", 1e-8, marks=pytest.mark.slow),
         (7, 5, "fixed", 1e-8),
-        (8, 2, "dynamic", 1e-6),
+        pytest.param(8, 2, "dynamic", 1e-6, marks=pytest.mark.slow),
         (9, 5, "dynamic", 1e-6),
     ],
 )
@@ -87,14 +93,19 @@ def test_reflections_where_smoothing_leaves_little(order, fastest, diffusion):
 
 
 # Steps that are smoothed together need not fill a lane.
-@pytest.mark.parametrize("steps", [1, 2, 3, 4, 5, 7])
+@pytest.mark.parametrize("steps", slow_but((1, 4, 7), (2, 3, 5)))
 def test_few_steps(steps):
     one, other = both(ring, np.array([0.1, 0.5]), 3, grid=GRID[: steps + 1])
     np.testing.assert_allclose(deviations(one), deviations(other), rtol=1e-6)
 
 
-@pytest.mark.parametrize("order", [1, 3, 4, 5, 6])
-@pytest.mark.parametrize("method", [EK0, DiagonalEK1])
+@pytest.mark.parametrize(
+    ("method", "order"),
+    slow_but(
+        ((EK0, 3), (EK0, 6), (DiagonalEK1, 1), (DiagonalEK1, 4), (DiagonalEK1, 5)),
+        ((EK0, 1), (EK0, 4), (EK0, 5), (DiagonalEK1, 3), (DiagonalEK1, 6)),
+    ),
+)
 def test_blocks_of_one_component(method, order):
     """One that all components share, and one for each."""
     solver, y0 = method(order, diffusion="fixed"), np.linspace(0.1, 0.5, 6)
@@ -105,7 +116,7 @@ def test_blocks_of_one_component(method, order):
     assert np.all(np.abs(one.mean - other.mean) <= 1e-5 * other.std + 1e-12)
 
 
-@pytest.mark.parametrize("order", [3, 5, 8])
+@pytest.mark.parametrize("order", slow_but((3, 8), (5,)))
 def test_narrow_blocks_with_steps_left_to_single_reflections(order):
     """A component that is stiff for a while: what is left out is done, and what follows goes on."""
 
