@@ -10,8 +10,8 @@ import pytest
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 
 
-def test_there_are_thirteen():
-    assert len(EXAMPLES) == 13
+def test_there_are_fourteen():
+    assert len(EXAMPLES) == 14
 
 
 @pytest.mark.slow

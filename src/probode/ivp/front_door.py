@@ -187,7 +187,7 @@ def solve_piece(
         raise ValueError(f"t_span must be a pair of numbers, got {t_span!r}.")
     arguments = _arguments(args)
     kind = read_method(method)
-    if isinstance(method, str) and not isinstance(fun, Equation):
+    if isinstance(method, str) and not isinstance(fun, Equation) and not chosen.second_order:
         kind = large_kind(kind, chosen, np.size(y0))
     if is_large(kind) and not ordered:
         chosen = chosen._replace(order=SparseEK1.order)

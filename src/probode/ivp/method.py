@@ -68,7 +68,7 @@ def large_kind(
     given = [options.jac_sparsity, options.lband, options.uband]
     sparse = any(one is not None for one in given) or issparse(options.jac)
     too_large = kind is EK1 and 16.0 * ((order + 1) * d) ** 2 > DENSE_LIMIT_BYTES
-    if options.second_order or not (too_large or (sparse and d > _MANY_COMPONENTS)):
+    if not (too_large or (sparse and d > _MANY_COMPONENTS)):
         return kind
     if first_time("large", d):
         logger.warning(
