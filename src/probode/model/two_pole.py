@@ -69,11 +69,8 @@ class Gains(NamedTuple):
 
     The local error is ``error · W z``: damped in stiff directions, as the update itself is.
     """
-
-    @property
-    def both(self) -> np.ndarray:
-        """``(α, β)`` as columns."""
-        return np.stack([self.alpha, self.beta], axis=1)
+    both: np.ndarray
+    """``(α, β)`` as columns."""
 
 
 @lru_cache(maxsize=HIGHEST)
@@ -86,7 +83,9 @@ def gains(q: int) -> Gains:
     b[1] = zero[0] - 2.0 * gamma
     predict = np.array([[comb(j, i) for j in range(q + 1)] for i in range(q + 1)], float)
     error = sqrt(1 / (2 * q + 1) - (2 * q - 1) / (4 * q * q)) * sqrt(2 * q - 1) / q
-    return Gains(q, gamma, zero + b / gamma, -b / gamma, zero, predict, error)
+    alpha, beta = zero + b / gamma, -b / gamma
+    both = np.stack([alpha, beta], axis=1)
+    return Gains(q, gamma, alpha, beta, zero, predict, error, both)
 
 
 @lru_cache(maxsize=2 * HIGHEST)

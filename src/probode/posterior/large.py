@@ -6,7 +6,7 @@ import numpy as np
 
 from probode.engines.monitor import Monitor
 from probode.engines.protocol import Given
-from probode.engines.two_pole.engine import TWO_POLE, Large
+from probode.engines.two_pole.engine import OUTSIDE, Large
 from probode.engines.two_pole.saving import solve_saving
 from probode.engines.two_pole.system import Asked, system_of
 from probode.filter.loop import Solve
@@ -57,7 +57,7 @@ def equip(
     """
     inputs = given.inputs
     if traced:
-        TWO_POLE.end(inputs)
+        raise ValueError(OUTSIDE)
     t0, y0 = float(inputs.t0), np.array(inputs.y0, float).reshape(-1)
     asked = asked._replace(linear=solver.linear, preconditioner=solver.preconditioner)
     system = system_of(inputs.field, t0, y0, solver.order, asked)

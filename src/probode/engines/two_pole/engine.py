@@ -30,6 +30,10 @@ from probode.model.two_pole import gains
 
 KIND = "sparse"
 """``Method.jacobian`` of the filter."""
+OUTSIDE = (
+    "SparseEK1 runs outside of jit, vmap and grad: its factorisations are not JAX's. Solve outside "
+    "of the transformation, or use EK0 or EK1 inside."
+)
 _STRETCH = 1.0 + 1e-10
 _SLIVER = 1e-6
 
@@ -92,10 +96,7 @@ class TwoPole:
 
     def end(self, inputs: Inputs) -> Solve:
         """Inside a trace there are no factorisations."""
-        raise ValueError(
-            "SparseEK1 runs outside of jit, vmap and grad: its factorisations are not JAX's. Solve "
-            "outside of the transformation, or use EK0 or EK1 inside."
-        )
+        raise ValueError(OUTSIDE)
 
     def join(self, method: Method, chunks: list[Rows]) -> Rows:
         """Rows of all chunks."""
