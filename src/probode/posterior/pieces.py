@@ -256,6 +256,10 @@ class PiecewisePosterior(Views):
         ax = plotting.new_axes(ax)
         for piece in self.pieces:
             plotting.plot_std(piece, ax, names=names, reference=reference, k=k)
+        every = [np.ravel(piece.derivative(k=k).std) for piece in self.pieces]
+        plotting.end_below(
+            ax, np.concatenate(every)
+        )  # right after a start they are next to nothing
         return self._finished(ax)
 
     def plot_steps(self, *, ax: Any = None) -> Any:

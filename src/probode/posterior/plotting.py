@@ -44,6 +44,8 @@ _BESIDE = 0.5
 _GREY = "0.35"
 _MOST_MARKERS = 150
 _MOST_SAMPLED = 3
+_ACROSS = 1e-6
+"""Part of the next step below which one is not chosen by a control."""
 _DECADES_BELOW = 2.0
 """How far below the smallest standard deviations the axis of the true error reaches."""
 
@@ -168,6 +170,7 @@ def plot_steps(posterior: Posterior, ax: "Axes | None" = None) -> "Axes":
     if posterior.given is not None:
         count = "between nodes\nand data"
     drawn = np.append(sizes, sizes[-1:] if sizes.size else np.nan)
+    drawn[_leads_across(drawn)] = np.nan
     ax = new_axes(ax)
     ax.step(nodes, _positive(drawn), where="post", label=count, **options)
     _finish(ax, nodes, "step size", log=True, legend=True)
@@ -375,6 +378,12 @@ def _within_reach(mean: np.ndarray, edges: np.ndarray) -> np.ndarray:
     return np.clip(edges, mean.min() - _BESIDE * extent, mean.max() + _BESIDE * extent)
 
 
+def _leads_across(sizes: np.ndarray) -> np.ndarray:
+    """Which steps lead across a switch, and are no longer than rounding: no control shrinks so."""
+    following = np.append(sizes[1:], sizes[-1:])
+    return sizes < _ACROSS * following
+
+
 def _draw_std(drawn: Curves, ax: "Axes", *, alone: bool = False) -> "Axes":
     """Standard deviations; ``alone``, without a panel above that names the components."""
     error, options, named = drawn.error, _options(drawn), alone and _named(drawn)
@@ -388,12 +397,17 @@ def _draw_std(drawn: Curves, ax: "Axes", *, alone: bool = False) -> "Axes":
         ax.plot([], [], ":", color=_GREY, linewidth=0.9, label="true error")
     label = _label("standard deviation" if error is None else "error", drawn)
     _finish(ax, drawn.nodes, label, log=True, legend=named or error is not None)
-    positive = drawn.std[drawn.std > 0.0]
-    if error is not None and positive.size:
-        # Where an error changes its sign its logarithm has no bottom.
+    if error is not None:  # where one changes its sign its logarithm has no bottom
+        end_below(ax, drawn.std)
+    return ax
+
+
+def end_below(ax: "Axes", std: np.ndarray) -> None:
+    """Let a logarithmic axis end a little below the standard deviations."""
+    positive = std[std > 0.0]
+    if positive.size:
         floor = np.quantile(positive, 0.02) * 10.0**-_DECADES_BELOW
         ax.set_ylim(bottom=max(ax.get_ylim()[0], floor))
-    return ax
 
 
 def _evenly(drawn: Curves) -> np.ndarray:
