@@ -7,6 +7,8 @@ import numpy as np
 
 from probode.posterior.views import Views
 
+_SAMPLED_TIMES = 200
+
 
 class PieceViews(Views):
     """What a solution with jumps looks like: that of all pieces together."""
@@ -83,12 +85,17 @@ class PieceViews(Views):
     ) -> Any:
         """Draw joint samples as :meth:`Posterior.plot_samples` does, with gaps at the jumps."""
         from probode.posterior import plotting
-        from probode.posterior.curves import curves
+        from probode.posterior.curves import curves, few
 
         ax, most = plotting.new_axes(ax), plotting.MOST_SAMPLED
-        drawn = [
-            curves(piece, names, components=components, most=most, k=k) for piece in self.pieces
-        ]
+        # Enough for all pieces together: between times that are too close, rounding adds up.
+        count = max(_SAMPLED_TIMES // len(self.pieces), 25)
+        drawn = []
+        for piece in self.pieces:
+            whole = curves(piece, names, components=components, most=most, k=k)
+            some = few(np.arange(whole.t.size), count)
+            parts = {name: getattr(whole, name)[some] for name in ("t", "mean", "std")}
+            drawn.append(whole._replace(**parts))
         samples = self.drawn(n, seed, [one.t for one in drawn], k)
         for one, rows in zip(drawn, samples, strict=True):
             plotting.draw_samples(one, rows.reshape(n, one.t.size, one.d), ax, deviations)
