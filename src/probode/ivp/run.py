@@ -117,14 +117,20 @@ class Task:
 
     def integrate(self, candidates: list[Candidate], control: Control) -> Integrated:
         """The result of the first candidate that is done within its budget of steps."""
+        given_up: str | None = None
         for solver, budget in candidates:
             began = self.limits.elapsed
             done = self._solve(solver, control, budget)
             if done is None:
+                given_up = f"{solver.name} was given up after {budget} steps"
                 continue
-            if self.limits.left <= self.limits.elapsed - began:  # another takes as long again
+            if self.limits.left > self.limits.elapsed - began:  # another takes as long again
+                done = self._again_where_something_was_missed(done, solver, control, budget)
+            if given_up is None:
                 return done
-            return self._again_where_something_was_missed(done, solver, control, budget)
+            words = f"{given_up}, as stiff problems take them, and {solver.name} took its place"
+            problem = done[0].problem.noted(words)
+            return replace(done[0], problem=problem), *done[1:]
         raise AssertionError("the last candidate has no budget")
 
     def _again_where_something_was_missed(
