@@ -271,7 +271,8 @@ class Task:
             made = replace(made, problem=way.problem, is_complex=embedding.is_complex)
             if self.carried is not None:
                 made = replace(made, begins=self.carried.error)
-            if self.cuts and made.status == Status.EVENT and self.watched is not None:
+            cuts = self.cuts and not large
+            if cuts and made.status == Status.EVENT and self.watched is not None:
                 end = events.end_time(self.watched, made, embedding.values)
                 if end is not None and end != made.t[0]:
                     made = cut(made, end, held)
@@ -282,7 +283,9 @@ class Task:
         if large:
             asked = self.asked(way)
             only = self.times
-            large_system.equip(way.given, way.solver, options.calibration, asked, only)
+            begins = None if self.carried is None else self.carried.error
+            mode = options.calibration
+            large_system.equip(way.given, way.solver, mode, asked, only, begins=begins)
             if only is not None:
                 nodes, final, status = large_system.saved_path(way.given, only, monitor)
                 return finish(nodes.held_to(method, held), final, status, self.limits)
