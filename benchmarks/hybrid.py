@@ -180,6 +180,7 @@ def figure(path: str) -> None:
         posterior.plot(ax=above)
         posterior.plot_error(ax=below)
         above.set_title(problem.title)
+        above.legend(loc="upper right", fontsize=7)
         if below.get_legend() is not None:
             below.get_legend().remove()
     drawn.savefig(path, dpi=110)

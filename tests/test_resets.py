@@ -389,6 +389,11 @@ def test_resets_that_cannot_be_meant_are_refused(reset, kind, words):
         solve_ivp(ball, (0, 5), [1.0, 0.0], events=event(floor, reset, -1.0))
 
 
+def test_nothing_to_act_on():
+    result = solve_ivp(lambda t, y: [], (0, 1), [], events=event(lambda t, y: 1.0, bounced))
+    assert result.success and result.y.shape == (0, 2)
+
+
 def test_back_through_the_bounces():
     """Forward and back again: the reset that undoes the other is met in the opposite order."""
     there = solve_ivp(
@@ -411,7 +416,11 @@ def test_a_tolerance_on_the_answer_with_bounces():
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"method": "SparseEK1"}, "SparseEK1"), ({"mass_matrix": np.eye(2)}, "mass matrices")],
+    [
+        ({"method": "SparseEK1"}, "SparseEK1"),
+        ({"mass_matrix": np.eye(2)}, "mass matrices"),
+        ({"method": "EK0", "calibration": "model"}, "no room"),
+    ],
 )
 def test_resets_that_are_not_possible_are_refused(options, words):
     with pytest.raises(ValueError, match=words):

@@ -158,7 +158,7 @@ def solve_ivp(
     """
     chosen = Options.read(options)
     call = (fun, t_span, y0, method, t_eval, dense_output, events, vectorized, args)
-    if acts(chosen, events):
+    if acts(chosen, events) and np.size(y0):
         t0, tf = (float(t) for t in t_span)
         times = None if t_eval is None else _evaluation_times(t_eval, t0, tf)
         call = (fun, t_span, y0, method, times, dense_output, events, vectorized, args)

@@ -340,8 +340,15 @@ class Course:
 
     def _reset(self, state: State, fired: list[int]) -> State:
         """After the resets of events at one time, in the order in which they were given."""
-        if self.results and not self.results[-1].posterior.solver.smooths:
+        posterior: Any = self.results[-1].posterior if self.results else None
+        if posterior is not None and not posterior.solver.smooths:
             raise ValueError(_NO_RESETS.format("SparseEK1, which was taken for a large system"))
+        alone = posterior is not None and posterior.calibration is None
+        if alone and posterior.method.structure.name != "dense":
+            raise ValueError(
+                f"the covariance of {posterior.solver.name} has no room for what an event mixes: "
+                "leave out calibration='model', or use EK1."
+            )
         place, matrix = self._place(state), state.matrix
         acting = [k for k in fired if self.watched[k].reset is not None]
         for k in acting:
