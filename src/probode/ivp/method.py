@@ -6,9 +6,9 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from scipy.sparse import issparse
 
 from probode.base.errors import check_choice
+from probode.base.later import sparse
 from probode.base.limits import in_words
 from probode.base.precision import double_precision
 from probode.base.said import code_of, first_time, logger, name_of
@@ -66,16 +66,17 @@ def large_kind(
         return kind
     order = 5 if isinstance(options.order, str) else options.order
     given = [options.jac_sparsity, options.lband, options.uband]
-    sparse = any(one is not None for one in given) or issparse(options.jac)
+    matrix = options.jac is not None and not callable(options.jac)
+    is_sparse = any(one is not None for one in given) or (matrix and sparse.issparse(options.jac))
     too_large = kind is EK1 and 16.0 * ((order + 1) * d) ** 2 > DENSE_LIMIT_BYTES
-    if not (too_large or (sparse and d > _MANY_COMPONENTS)):
+    if not (too_large or (is_sparse and d > _MANY_COMPONENTS)):
         return kind
     if first_time("large", d):
         logger.warning(
             "d = %d components%s: solved by SparseEK1, whose steps cost as much as a sparse "
             "factorisation (no smoother, no samples). %s",
             d,
-            " with a sparse Jacobian" if sparse else ", too many for the covariance of EK1",
+            " with a sparse Jacobian" if is_sparse else ", too many for the covariance of EK1",
             "method=probode.EK1() is the dense one." if not too_large else "",
         )
     return SparseEK1
