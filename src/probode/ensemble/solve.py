@@ -8,6 +8,7 @@ from typing import Any, overload
 import numpy as np
 
 from probode.base.errors import check_choice
+from probode.base.waiting import doing
 from probode.ensemble.chunks import chunk_size, chunks_of, run_here
 from probode.ensemble.cluster import check_client, run_on_cluster, threads_of
 from probode.ensemble.collected import Collected, check_memory
@@ -102,6 +103,7 @@ def solve_ensemble(
 ) -> Reduced: ...
 
 
+@doing("reading the problem")
 def solve_ensemble(
     fun: Callable[..., Any],
     t_span: Any,

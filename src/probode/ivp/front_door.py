@@ -11,6 +11,7 @@ from probode.base.errors import check_choice
 from probode.base.limits import Limits
 from probode.base.precision import double_precision
 from probode.base.status import Status
+from probode.base.waiting import doing
 from probode.filter.control import Control, GridSteps, PControl, PIControl
 from probode.filter.given import break_times, check_limits
 from probode.filter.solvers import EK1, SparseEK1
@@ -49,6 +50,7 @@ _NO_COUNTS = {"nfev": 0, "njev": 0, "nlu": 0}
 _MESSAGES = {0: Status.SUCCESS.message, 1: Status.EVENT.message}
 
 
+@doing("reading the problem")
 def solve_ivp(
     fun: Callable[..., Any],
     t_span: Any,

@@ -11,6 +11,7 @@ import numpy as np
 
 from probode.base.compile import compiler_options
 from probode.base.jax_inside import LESS_OPTIMISATION, known_options, pallas
+from probode.base.on_disk import KeptProgram
 from probode.base.precision import double_precision
 from probode.engines.lanes import blocks, saving
 from probode.engines.lanes.problem import Problem, Task
@@ -187,9 +188,9 @@ def _cpu_options() -> dict[str, Any] | None:
 def _compiled_blocks(task: Task) -> Callable[..., Any]:
     if task.recorder is not None:
         save = partial(saving.solve_chunk, task.recorder, task.initialization, task.wanted)
-        return jax.jit(save, compiler_options=_cpu_options())
+        return KeptProgram.of(save, _cpu_options())
     end = partial(blocks.solve_chunk, task.layout, task.given, task.initialization, task.wanted)
-    return jax.jit(lambda *inputs: task.marginals(end(*inputs)), compiler_options=_cpu_options())
+    return KeptProgram.of(lambda *inputs: task.marginals(end(*inputs)), _cpu_options())
 
 
 @lru_cache(maxsize=64)
