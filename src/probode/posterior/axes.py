@@ -27,6 +27,9 @@ _STYLE = {
     "legend.fontsize": 9.0,
 }
 MOST_MARKERS = 150
+_FEW_DECADES = 30.0
+"""Ratio of the ends of a logarithmic axis up to which numbers between powers of ten are named."""
+_LARGEST = 1e200
 _DECADES_BELOW = 2.0
 """How far below the smallest standard deviations the axis of the true error reaches."""
 
@@ -63,8 +66,8 @@ def end_below(ax: "Axes", std: np.ndarray) -> None:
 
 
 def positive(values: np.ndarray) -> np.ndarray:
-    """What a logarithmic axis can show; zeros become gaps."""
-    return np.where(values > 0.0, values, np.nan)
+    """What a logarithmic axis can show; zeros become gaps, as does what has no ticks any more."""
+    return np.where((values > 0.0) & (values < _LARGEST), values, np.nan)
 
 
 def over_time(
@@ -73,6 +76,7 @@ def over_time(
     """Axes, labels and grid that all panels over time have in common."""
     if log:
         ax.set_yscale("log")
+        ax.yaxis.set_minor_formatter(lambda value, place: _between_decades(ax, value))
     if nodes.size > 1:
         low, high = float(nodes.min()), float(nodes.max())
         if steps_grow(nodes):
@@ -80,6 +84,16 @@ def over_time(
             low = low or float(nodes[1])
         ax.set_xlim(low, high)
     decorate(ax, "$t$", label, legend=legend)
+
+
+def _between_decades(ax: "Axes", value: float) -> str:
+    """Labels for two and five, where an axis has hardly a power of ten."""
+    low, high = ax.get_ylim()
+    exponent = int(np.floor(np.log10(value) + 1e-9))
+    digit = round(value / 10.0**exponent)
+    if digit not in (2, 5) or high > _FEW_DECADES * low:
+        return ""
+    return rf"${digit}\times10^{{{exponent}}}$"
 
 
 def decorate(ax: "Axes", x_label: str, y_label: str, *, legend: bool) -> None:
@@ -90,11 +104,11 @@ def decorate(ax: "Axes", x_label: str, y_label: str, *, legend: bool) -> None:
     ax.set_axisbelow(True)
     ax.spines[["top", "right"]].set_visible(False)
     if legend:
-        _name_lines(ax)
+        name_lines(ax)
     _keep_labels(ax)
 
 
-def _name_lines(ax: "Axes") -> None:
+def name_lines(ax: "Axes") -> None:
     """A legend: beside the axes where the figure makes room for it, else where it hides least."""
     if _makes_room(ax):
         beside: dict[str, Any] = {

@@ -59,7 +59,7 @@ def plot_phase(
     some = _evenly(drawn)
     std, correlation = drawn.std[some], _correlation(posterior, drawn, some)
     if enlarge is None:
-        enlarge = _enlargement(std, np.ptp(drawn.mean, axis=0) if x.size else np.ones(2))
+        enlarge = enlargement(std, np.ptp(drawn.mean, axis=0) if x.size else np.ones(2))
     angle = np.linspace(0.0, 2.0 * np.pi, 73)
     circle = np.cos(angle), np.sin(angle)
     radii = _ELLIPSE * enlarge * std
@@ -102,7 +102,7 @@ def _correlation(posterior: Posterior, drawn: Curves, some: np.ndarray) -> np.nd
     return np.clip(np.sum(a * b, axis=-1) / np.where(size > 0.0, size, 1.0), -1.0, 1.0)
 
 
-def _enlargement(std: np.ndarray, extent: np.ndarray) -> float:
+def enlargement(std: np.ndarray, extent: np.ndarray) -> float:
     """The round number that makes the largest ellipse visible; one if it is already."""
     radius = _ELLIPSE * np.max(std / np.where(extent > 0.0, extent, 1.0), initial=0.0)
     if not np.isfinite(radius) or radius == 0.0 or radius >= _SMALLEST_ELLIPSE:

@@ -1,4 +1,4 @@
-"""Figures of a posterior: solution and band, errors, samples, step sizes, phase plane.
+"""Figures of a posterior: solution and band, errors, samples, step sizes, phase plane, calibration.
 
 Needs Matplotlib (``pip install probode[plot]``), which is imported when a figure is drawn.
 """
@@ -15,6 +15,7 @@ from probode.posterior.axes import (
     colors,
     end_below,
     line_options,
+    name_lines,
     named,
     new_axes,
     over_time,
@@ -23,9 +24,19 @@ from probode.posterior.axes import (
     styled,
 )
 from probode.posterior.conditioned import Given
-from probode.posterior.curves import Curves, Reference, curves
+from probode.posterior.curves import (
+    BAND,
+    OUT_OF_SIGHT,
+    STILL_SEEN,
+    Curves,
+    Reference,
+    curves,
+    usual_size,
+    within_reach,
+)
+from probode.posterior.marks import mark_events, plot_calibration
 from probode.posterior.paths import NodePath
-from probode.posterior.phase import plot_phase
+from probode.posterior.phase import enlargement, plot_phase
 from probode.posterior.posterior import Posterior, one_solve
 
 if TYPE_CHECKING:
@@ -34,7 +45,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PALETTE",
+    "enlargement",
     "figure",
+    "mark_events",
+    "plot_calibration",
     "plot_phase",
     "plot_samples",
     "plot_solution",
@@ -42,11 +56,7 @@ __all__ = [
     "plot_steps",
 ]
 
-_BAND = 1.959963984540054
-"""Half width of the central 95 % of a Gaussian, in standard deviations."""
-_BESIDE = 0.5
-"""Part of the solution's range by which bands may widen the axis, up and down."""
-_MOST_SAMPLED = 3
+MOST_SAMPLED = 3
 _ACROSS = 1e-6
 """Part of the next step below which one is not chosen by a control."""
 
@@ -94,6 +104,7 @@ def figure(
         )
         _draw_solution(drawn, axes[0], posterior.given if k == 0 else None)
         _draw_std(drawn, axes[1])
+        _say_if_stopped(posterior, drawn, *axes[:2])
         if isinstance(posterior.path, NodePath):
             plot_steps(posterior, axes[2])
         for ax in axes:
@@ -126,7 +137,9 @@ def plot_solution(
     ax = new_axes(ax)
     if title is not None:
         ax.set_title(title)
-    return _draw_solution(drawn, ax, posterior.given if k == 0 else None)
+    _draw_solution(drawn, ax, posterior.given if k == 0 else None)
+    _say_if_stopped(posterior, drawn, ax)
+    return ax
 
 
 def plot_std(
@@ -207,14 +220,18 @@ def plot_samples(
     """
     pyplot()
     posterior = one_solve(posterior, "a figure")
-    drawn = curves(posterior, names, components=components, most=_MOST_SAMPLED, k=k)
+    drawn = curves(posterior, names, components=components, most=MOST_SAMPLED, k=k)
     times = None if drawn.at_nodes else drawn.t
     samples = np.asarray(posterior.sample(n, seed=seed, t=times, k=k))
-    samples = samples.reshape(n, drawn.t.size, drawn.d)[:, :, drawn.shown]
+    return draw_samples(drawn, samples.reshape(n, drawn.t.size, drawn.d), new_axes(ax), deviations)
+
+
+def draw_samples(drawn: Curves, samples: np.ndarray, ax: "Axes", deviations: bool) -> "Axes":
+    """Draw samples ``(n, times, d)`` at the times of curves, or what they differ from these by."""
+    samples = samples[:, :, drawn.shown]
     if deviations:
         samples = samples - drawn.mean
         drawn = drawn._replace(mean=np.zeros_like(drawn.mean))
-    ax = new_axes(ax)
     for i, (name, color) in enumerate(zip(drawn.names, colors(drawn), strict=True)):
         lines = ax.plot(drawn.t, samples[:, :, i].T, color=color, linewidth=0.7, alpha=0.8)
         lines[0].set_label(name)
@@ -229,12 +246,31 @@ def plot_samples(
 def _draw_solution(drawn: Curves, ax: "Axes", given: Given | None = None) -> "Axes":
     few, options = named(drawn), line_options(drawn)
     for i, (name, color) in enumerate(zip(drawn.names, colors(drawn), strict=True)):
-        ax.plot(drawn.t, drawn.mean[:, i], color=color, label=name, **options)
+        label = name if few or i in (0, drawn.shown.size - 1) else None
+        ax.plot(drawn.t, drawn.mean[:, i], color=color, label=label, **options)
     if few:
         _draw_bands(drawn, ax)
         _draw_data(drawn, ax, given)
-    over_time(ax, drawn.nodes, drawn.what or "solution", legend=few)
+    over_time(ax, drawn.nodes, drawn.what or "solution", legend=True)
     return ax
+
+
+def _say_if_stopped(posterior: Posterior, drawn: Curves, *axes: "Axes") -> None:
+    """Mark where a solve ended too early; what grows out of sight there does not set the axes."""
+    if bool(posterior.success) or drawn.t.size < 2:
+        return
+    axes[0].axvline(drawn.nodes[-1], color=GREY, linestyle="--", linewidth=1.0, label="stopped")
+    name_lines(axes[0])
+    for ax, values in zip(axes, (drawn.mean, drawn.std), strict=False):
+        usual = usual_size(drawn.t, values)
+        if usual is None:
+            continue
+        if ax.get_yscale() == "log":
+            ax.set_ylim(top=OUT_OF_SIGHT * usual)
+        else:
+            seen = np.clip(values, -STILL_SEEN * usual, STILL_SEEN * usual)
+            room = 0.05 * np.ptp(seen)
+            ax.set_ylim(seen.min() - room, seen.max() + room)
 
 
 def _label(quantity: str, drawn: Curves) -> str:
@@ -255,27 +291,18 @@ def _draw_data(drawn: Curves, ax: "Axes", given: Given | None) -> None:
 
 def _draw_bands(drawn: Curves, ax: "Axes") -> None:
     """Bands of 95 %. Those that are wide compared with the solution do not set the axis."""
-    low, high = drawn.mean - _BAND * drawn.std, drawn.mean + _BAND * drawn.std
+    low, high = drawn.mean - BAND * drawn.std, drawn.mean + BAND * drawn.std
     style: dict[str, Any] = {"alpha": 0.25, "linewidth": 0.0}
     before = ax.dataLim.frozen()
     for i, color in enumerate(colors(drawn)):
         ax.fill_between(drawn.t, low[:, i], high[:, i], color=color, **style)
     ax.fill_between([], [], [], color=GREY, label="95 % band", **style)
     ax.dataLim.set(before)
-    shown = _within_reach(drawn.mean, np.stack([low, high]))
+    shown = within_reach(drawn.mean, np.stack([low, high]))
     if shown.size:
         ends = drawn.t[[0, -1]]
         ax.update_datalim(np.stack([ends, [shown.min(), shown.max()]], axis=1))
     ax.autoscale_view()
-
-
-def _within_reach(mean: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """Edges of bands, not farther from all means than a part of their range."""
-    edges, mean = edges[np.isfinite(edges)], mean[np.isfinite(mean)]
-    extent = np.ptp(mean) if mean.size else 0.0
-    if extent == 0.0:  # nothing but the band to see
-        return edges
-    return np.clip(edges, mean.min() - _BESIDE * extent, mean.max() + _BESIDE * extent)
 
 
 def _leads_across(sizes: np.ndarray) -> np.ndarray:
