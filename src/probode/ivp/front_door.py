@@ -82,9 +82,10 @@ def solve_ivp(
     method
         ``"EK1"`` (for stiff problems too), ``"EK0"`` (cheap, non-stiff, large), ``"DiagonalEK1"``,
         ``"SparseEK1"`` (stiff, thousands of components; taken in the place of ``"EK1"`` where
-        ``jac_sparsity``, bands or a sparse ``jac`` are given for more than a hundred components, or
-        where EK1's covariance would not fit), ``"auto"`` (EK0 for larger problems, unless they turn
-        out stiff), or a solver object such as ``probode.EK1(order=8)``.
+        ``jac_sparsity``, bands or a sparse ``jac`` are given for more than a hundred components,
+        where a step of EK1 would take a quarter of a second or its covariance not fit), ``"auto"``
+        (EK0 for larger problems, unless they turn out stiff), or a solver object such as
+        ``probode.EK1(order=8)``.
     t_eval
         Times at which to return the solution; by default the steps taken. Without ``dense_output``
         and ``events``, covariances of a large problem (from 256 MB on) are kept at these times
@@ -188,7 +189,7 @@ def solve_piece(
     arguments = _arguments(args)
     kind = read_method(method)
     if isinstance(method, str) and not isinstance(fun, Equation) and not chosen.second_order:
-        kind = large_kind(kind, chosen, np.size(y0))
+        kind = large_kind(kind, chosen, y0)
     if is_large(kind) and not ordered:
         chosen = chosen._replace(order=SparseEK1.order)
     equation = _equation(fun, chosen, arguments, is_large(kind))
