@@ -6,9 +6,9 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from scipy.sparse import issparse
 
 from probode.base.errors import check_choice
+from probode.base.later import sparse
 from probode.base.limits import in_words
 from probode.base.precision import double_precision
 from probode.base.said import code_of, first_time, logger, name_of
@@ -68,11 +68,12 @@ def large_kind(
         return kind
     d, order = np.size(y0), 5 if isinstance(options.order, str) else options.order
     given = [options.jac_sparsity, options.lband, options.uband]
-    sparse = any(one is not None for one in given) or issparse(options.jac)
+    matrix = options.jac is not None and not callable(options.jac)
+    is_sparse = any(one is not None for one in given) or (matrix and sparse.issparse(options.jac))
     too_large = kind is EK1 and 16.0 * ((order + 1) * d) ** 2 > DENSE_LIMIT_BYTES
     seconds = _FEW_STEPS * choice.seconds_of_dense_step(d, order)
     too_slow = kind is EK1 and seconds > _TOO_LONG and _can_be_sparse(options, y0)
-    if sparse and d > _MANY_COMPONENTS:
+    if is_sparse and d > _MANY_COMPONENTS:
         reason = "with a sparse Jacobian"
     elif too_large:
         reason = "are too many for the covariance of EK1"
