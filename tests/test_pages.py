@@ -9,8 +9,9 @@ DOCS = Path(__file__).parents[1] / "docs"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", ["fitting.md", "large.md", "hybrid.md"])
-def test_the_blocks_of_a_page_run(page):
+@pytest.mark.parametrize("page", ["fitting.md", "large.md", "hybrid.md", "long_runs.md"])
+def test_the_blocks_of_a_page_run(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     pytest.importorskip("numpyro")
     pytest.importorskip("blackjax")
     text = (DOCS / page).read_text()

@@ -15,6 +15,7 @@ from probode.filter.control import Control, GridSteps, PControl, PIControl
 from probode.filter.given import break_times, check_limits
 from probode.filter.solvers import EK1, SparseEK1
 from probode.global_error.schemes import MODES
+from probode.ivp.checkpoint import opened
 from probode.ivp.constraint import box_of
 from probode.ivp.jumps import with_jumps
 from probode.ivp.method import (
@@ -137,6 +138,9 @@ def solve_ivp(
         What the solution keeps to: ``invariants`` (functions ``g(t, y, *args)`` or ``g(y)`` that
         are zero along it) and ``bounds`` (a pair ``(low, high)``, ``(0, np.inf)`` for ``y >= 0``),
         see ``docs/models.md``.
+        Long runs: ``checkpoint``, a folder or a file ``name.npz`` (or
+        :class:`probode.Checkpoint`), from which the same call goes on after a kill, to the same
+        result bit by bit, see ``docs/long_runs.md``.
 
     Returns
     -------
@@ -153,12 +157,16 @@ def solve_ivp(
     """
     chosen = Options.read(options)
     call = (fun, t_span, y0, method, t_eval, dense_output, events, vectorized, args)
-    if chosen.jumps is not None or chosen.doses is not None:
+    has_jumps = chosen.jumps is not None or chosen.doses is not None
+    if has_jumps:
         t0, tf = (float(t) for t in t_span)
         times = None if t_eval is None else _evaluation_times(t_eval, t0, tf)
         call = (fun, t_span, y0, method, times, dense_output, events, vectorized, args)
-        return with_jumps(partial(solve_piece, ordered="order" in options), chosen, *call)
-    return solve_piece(chosen, "order" in options, None, *call)
+    with opened(chosen.checkpoint) as journal:
+        chosen = chosen._replace(checkpoint=journal)
+        if has_jumps:
+            return with_jumps(partial(solve_piece, ordered="order" in options), chosen, *call)
+        return solve_piece(chosen, "order" in options, None, *call)
 
 
 def solve_piece(
