@@ -159,7 +159,7 @@ def choose(
 def _suits_kernels(members: Members, settings: Settings, field: Field, device: Any) -> bool:
     """Whether each member can be one call of the kernels."""
     on_cpu = (device or jax.devices()[0]).platform == "cpu"
-    return on_cpu and one_by_one.supports(members, settings, field)
+    return on_cpu and one_by_one.lacks(members, settings, field) is None
 
 
 def _suits(

@@ -5,6 +5,7 @@
 #include "filter.hpp"
 #include "gaussian.hpp"
 #include "interpolate.hpp"
+#include "members.hpp"
 #include "posterior_at_times.hpp"
 #include "sensitivities.hpp"
 #include "smoother.hpp"
@@ -102,12 +103,18 @@ void interpolate_all(const double* settings, const double* const* nodes, const l
     interpolation.evaluate(right[i], t[i], means + i * s.d, columns + i * columns_size);
 }
 
+void solve_members(const MembersData& given, long from, long to) {
+  Members members(given);
+  for (long i = from; i < to; ++i) members.solve(i);
+}
+
 }  // namespace
 
 extern const Kernels kernels;
 const Kernels kernels = {open_chunk,       advance_step,  run_chunk,        run_at_times,
                          run_to_posterior, gaussian,      evaluate_once,    transport_errors,
-                         smooth_chunk,     interpolate_all, factorise_band, solve_band_of};
+                         smooth_chunk,     interpolate_all, solve_members, factorise_band,
+                         solve_band_of};
 
 }  // namespace PROBODE_ISA
 }  // namespace probode
