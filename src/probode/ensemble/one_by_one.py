@@ -17,7 +17,7 @@ import numpy as np
 from probode.base.precision import double_precision
 from probode.base.record import unchecked
 from probode.base.status import Status
-from probode.engines.lanes.records import LaneResults, Members
+from probode.engines.lanes.records import COUNTS, SIGN_COUNT, LaneResults, Members
 from probode.engines.monitor import one_blas_thread
 from probode.engines.native.engine import NATIVE
 from probode.engines.native.layout import layout_of, settings
@@ -36,9 +36,14 @@ from probode.global_error.schemes import Scheme, scheme_for
 from probode.global_error.sweeps import Sweeps
 from probode.programs.field import Field
 from probode.programs.program import timing
+from probode.solve import solve
 
 _MOST_BYTES = 2**30
 """Memory that the steps of one member may take, to be smoothed: of as many as are allowed."""
+
+_MOST_ALONE = 256
+"""Members with a vector field that switches in time, each of which is solved by a call of its own:
+steps then end at the switches, where its derivatives are found anew."""
 
 
 class Lacking(Exception):
@@ -56,11 +61,13 @@ class _Prepared(NamedTuple):
     bars: Bars | None
 
 
-def lacks(members: Members, settings: Settings, field: Field) -> str | None:
-    """What the kernels lack to solve such members; ``None``: nothing.
+def lacks(members: Members, settings: Settings, field: Field, count: int) -> str | None:
+    """What the kernels lack to solve so many members like these; ``None``: nothing.
 
     ``field`` is the vector field of one of them.
     """
+    if timing(field.program).switches:
+        return None if count <= _MOST_ALONE else "starts anew where f switches in time"
     try:
         with double_precision():
             _prepare(members, settings, field)
@@ -81,8 +88,6 @@ def _prepare(members: Members, settings: Settings, field: Field) -> _Prepared:
     rows = 8 * layout_of(method).row * min(settings.max_steps, 10**6)
     if settings.smooth and not members.only_end and 2 * rows > _MOST_BYTES:
         raise Lacking(f"room for {settings.max_steps} steps of so large a state to be smoothed")
-    if timing(field.program).switches:
-        raise Lacking("starts anew where f switches in time")
     scheme, bars = None, None
     lists = lists_of(method, settings.solver.initialization, field, control, np.asarray(1.0))
     if lists is None or lists.start is None:
@@ -127,21 +132,84 @@ def solve_one_by_one(
         np.full((count, times, d, d), np.nan) if settings.covariance else None,
         np.zeros((count, NOTES)),
     )
-    found.notes[:, 0] = np.where(fits, Status.INTERRUPTED.value, Status.START_NOT_FINITE.value)
+    found.notes[:, 0] = np.where(fits, *_UNSOLVED)
     if not fits.any():
         return _results(found, None, settings, fits)
-    which = slice(None) if fits.all() else np.flatnonzero(fits)
+    which = np.flatnonzero(fits)
     mine = members if fits.all() else part(members, which)
     with double_precision(), one_blas_thread():
-        prepared = _prepare(mine, settings, bind_member(vector_field, mine, settings, 0))
+        field = bind_member(vector_field, mine, settings, 0)
+        if timing(field.program).switches:
+            return _alone(vector_field, members, fits, settings, on_progress, stop)
+        prepared = _prepare(mine, settings, field)
         given = _given(prepared, mine, settings)
-        own = found if fits.all() else Results(*(x if x is None else x[which] for x in found))
+        own = found if fits.all() else found.some(which)
         solve_members(given, own, stop=stop, on_progress=on_progress)
     if own is not found:
         for whole, some in zip(found, own, strict=True):
             if whole is not None:
                 whole[which] = some
     return _results(found, prepared, settings, fits)
+
+
+def _alone(
+    vector_field: Callable[..., Any],
+    members: Members,
+    fits: np.ndarray,
+    settings: Settings,
+    on_progress: Callable[[int], Any] | None,
+    stop: Event | None,
+) -> LaneResults:
+    """Each member by a call of :func:`probode.solve`, which begins anew at switches."""
+    d, times = members.d, members.times
+    found = blank_results(members, settings, np.where(fits, *_UNSOLVED))
+    for i in np.flatnonzero(fits).tolist():
+        if stop is not None and stop.is_set():
+            break
+        span, y0, args = member(members, i)
+        tolerances = {
+            "rtol": np.reshape(members.rtol[i], y0.shape if members.rtol.ndim > 1 else ()),
+            "atol": np.reshape(members.atol[i], y0.shape if members.atol.ndim > 1 else ()),
+        }
+        made = solve(
+            *(vector_field, span, y0, args),
+            solver=settings.solver,
+            control=replace(settings.control, **tolerances),
+            smooth=settings.smooth,
+            save_at=span[1] if members.only_end else times[i],
+            max_steps=settings.max_steps,
+            jac=settings.jac,
+            calibration=settings.calibration,
+        )
+        stats, reached = made.stats, len(made.t)
+        found.status[i] = made.status.value
+        for name in COUNTS:
+            getattr(found, name)[i] = getattr(stats, name)
+        found.f_evaluations[i] += stats.calibration_f_evaluations
+        found.jacobian_evaluations[i] += stats.calibration_jacobian_evaluations
+        found.mean[i, :reached] = made.mean.reshape(reached, d)
+        found.std[i, :reached] = made.std.reshape(reached, d)
+        if found.cov is not None:
+            found.cov[i, :reached] = made.marginals.cov.reshape(reached, d, d)
+        if found.signs is not None and made.calibration is not None:
+            lost = not np.all(np.isfinite(made.calibration.error))
+            found.signs[i] = (*np.asarray(made.calibration.signs), lost)
+        if on_progress is not None:
+            on_progress(1)
+    return found
+
+
+_UNSOLVED = Status.INTERRUPTED.value, Status.START_NOT_FINITE.value
+
+
+def blank_results(members: Members, settings: Settings, status: np.ndarray) -> LaneResults:
+    """Results of members of which nothing is known."""
+    count, times, d = members.count, members.times.shape[1], members.d
+    mean, std = (np.full((count, times, d), np.nan) for _ in range(2))
+    cov = np.full((count, times, d, d), np.nan) if settings.covariance else None
+    signs = None if settings.calibration == "model" else np.full((count, SIGN_COUNT), np.nan)
+    counts = {name: np.zeros(count, int) for name in COUNTS}
+    return LaneResults(mean, std, cov, status, signs=signs, **counts)
 
 
 def _given(prepared: _Prepared, members: Members, settings_: Settings) -> Given:
@@ -218,8 +286,10 @@ def _results(
     f, jacobians = np.zeros((2, len(status)), int)
     if prepared is not None:
         method, scheme = prepared.method, prepared.scheme
-        begun = start_evaluations(settings.solver.initialization, prepared.control, method.prior.order)
-        solved = ~np.isin(status, (Status.INTERRUPTED.value,)) & fits
+        begun = start_evaluations(
+            settings.solver.initialization, prepared.control, method.prior.order
+        )
+        solved = (status != Status.INTERRUPTED.value) & fits
         f = method.f_evaluations(attempted, accepted) + begun * solved
         jacobians = jacobians + method.jacobian_evaluations(attempted, accepted)
         if scheme is not None:
@@ -229,5 +299,5 @@ def _results(
     status = np.where(running, Status.MAX_STEPS.value, status)
     return LaneResults(
         *(found.mean, found.std, found.cov, status, attempted, accepted, attempted - accepted),
-        *(f, jacobians),
+        *(f, jacobians, None if settings.calibration == "model" else found.notes[:, 5:]),
     )

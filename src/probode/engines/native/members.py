@@ -5,7 +5,6 @@ members at a time.
 """
 
 import ctypes
-import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,12 +13,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from probode.base.limits import cores
 from probode.engines.native.library import address, load
 from probode.engines.native.tape import Tape
 
-NOTES = 8
+NOTES = 9
 """Numbers for each member: status, attempted and accepted steps, corrections and repeats of the
-transport, three signs to judge it by. ``kNotes`` of ``src/kernels.hpp``."""
+transport, three signs to judge it by, whether it was lost. ``kNotes`` of ``src/kernels.hpp``."""
 
 _TURN_SECONDS = 0.05
 """About how long a call takes: between two of them somebody may have pressed Ctrl-C."""
@@ -76,6 +76,11 @@ class Results(NamedTuple):
     cov: np.ndarray | None
     notes: np.ndarray
 
+    def some(self, which: np.ndarray) -> "Results":
+        """Copies of the rows of some members."""
+        cov = None if self.cov is None else self.cov[which]
+        return Results(self.mean[which], self.std[which], cov, self.notes[which])
+
 
 class _Tape(ctypes.Structure):
     _fields_ = (
@@ -122,7 +127,11 @@ def solve_members(
     """Solve all members on all cores; how many, the first ones, were solved before ``stop``."""
     count, times, d = results.mean.shape
     bars = given.bars
-    listed = [given.start, given.field, *((bars.value, bars.jacobian) if bars else [given.field] * 2)]
+    listed = [
+        given.start,
+        given.field,
+        *((bars.value, bars.jacobian) if bars else [given.field] * 2),
+    ]
     packed = _Members(
         *(address(given.settings), len(given.settings), *map(_Tape.of, listed)),
         *(len(given.places), address(given.places), given.of_field, d, given.only_end),
@@ -171,10 +180,3 @@ class _Turns:
             rest = self.count - first
             self.given = first + min(size, max(1, rest // 4), rest)
             return first, self.given
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -84,8 +84,7 @@ void evaluate_once(const TapeData& field, int d, const double* at, double* out) 
 void transport_errors(const double* scheme, const TapeData& field, const TapeData& jacobian,
                       const double* t, const double* means, long stride, long steps, double* out) {
   const Scheme s(scheme);
-  Tape values(field, s.d), derivatives(jacobian, s.d);
-  Transport(s, values, derivatives).run(t, means, stride, steps, out);
+  Transport(s, field, jacobian).run(t, means, stride, steps, out);
 }
 
 void smooth_chunk(const double* settings, const double* rows, long count, double* out) {

@@ -29,8 +29,8 @@ struct MembersData {
   double *mean, *std, *cov, *notes;  // cov may be null
 };
 
-// status, attempted, accepted; of the transport: corrections, repeats, three signs
-constexpr int kNotes = 8;
+// status, attempted, accepted; of the transport: corrections, repeats, three signs, and whether it was lost
+constexpr int kNotes = 9;
 
 struct Kernels {
   bool (*open)(const double* settings, double* state, double* rows);

@@ -14,10 +14,24 @@
 namespace probode {
 namespace PROBODE_ISA {
 
+// A root of a sum of squares; in plain squares as long as none overflows or vanishes.
+class Squares {
+ public:
+  void add(double x) {
+    const double square = x * x;
+    if (square > 1e-280 && square < 1e280) sum_ += square;
+    else if (x != 0.0) rest_ = std::hypot(rest_, x);
+  }
+  double root() const { return std::hypot(std::sqrt(sum_), rest_); }
+
+ private:
+  double sum_ = 0.0, rest_ = 0.0;
+};
+
 // Sums over the steps of a transport by which it is judged: `Tally` of global_error/diagnosis.py.
 class Tally {
  public:
-  explicit Tally(int d) : d_(d), unsettled_(d), largest_(d), square_(d), error_square_(d) {}
+  explicit Tally(int d) : d_(d), largest_(d), unsettled_(d), square_(d), error_square_(d) {}
 
   // A step that ended at `y`; `moved` holds its error, the first estimate of its change, and the correction.
   void add(const double* y, const double* moved) {
@@ -25,10 +39,10 @@ class Tally {
     for (int a = 0; a < d_; ++a) {
       const double correction = std::fabs(second[a]);
       const double left = correction * smaller(correction / (std::fabs(first[a]) + kTiny), 1.0);
-      unsettled_[a] = root_of_squares(unsettled_[a], left);
+      unsettled_[a].add(left);
       largest_[a] = larger(std::fabs(moved[a]), largest_[a]);
-      square_[a] = root_of_squares(square_[a], y[a]);
-      error_square_[a] = root_of_squares(error_square_[a], moved[a]);
+      square_[a].add(y[a]);
+      error_square_[a].add(moved[a]);
     }
     steps_ += 1.0;
   }
@@ -38,8 +52,8 @@ class Tally {
     out[0] = out[1] = out[2] = 0.0;
     for (int a = 0; a < d_; ++a) {
       if (!(largest_[a] > 0.0)) continue;
-      out[0] = larger(unsettled_[a] / (harmless * largest_[a]), out[0]);
-      out[1] = larger(kEpsilon * std::sqrt(steps_) * square_[a] / (error_square_[a] + kTiny), out[1]);
+      out[0] = larger(unsettled_[a].root() / (harmless * largest_[a]), out[0]);
+      out[1] = larger(kEpsilon * std::sqrt(steps_) * square_[a].root() / (error_square_[a].root() + kTiny), out[1]);
       if (extent[a] > 0.0) out[2] = larger(largest_[a] / extent[a], out[2]);
     }
   }
@@ -48,14 +62,15 @@ class Tally {
   static constexpr double kTiny = 1e-300;
   int d_;
   double steps_ = 0.0;
-  std::vector<double> unsettled_, largest_, square_, error_square_;
+  std::vector<double> largest_;
+  std::vector<Squares> unsettled_, square_, error_square_;
 };
 
 // The transport beside a filter, and what it notes at a save point: the solution with the error taken off (d), the
 // misfit, the squares of errors around (d). `Tracker` of global_error/beside.py.
 class Beside {
  public:
-  Beside(const Scheme& scheme, const Windows& windows, Tape& field, Tape& jacobian)
+  Beside(const Scheme& scheme, const Windows& windows, const TapeData& field, const TapeData& jacobian)
       : c_(scheme), d_(scheme.d), transport_(scheme, field, jacobian), running_(windows, scheme.d), tally_(scheme.d),
         moved_(static_cast<size_t>(scheme.d) * (scheme.s + 5)), before_(scheme.d), std_(scheme.d) {
     points_.push_back(0.0);
@@ -115,6 +130,56 @@ class Beside {
   std::vector<double> moved_, before_, std_, points_;
 };
 
+// Sums over `half` neighbours on both sides, fewer at the ends, as in `window_mean` of global_error/scales.py: those of 1,
+// 2, 4, ... numbers are put together with `add`.
+template <typename Add>
+std::vector<double> window_sums(const std::vector<double>& x, long half, Add&& add) {
+  const long n = static_cast<long>(x.size()), length = 2 * half + 1;
+  std::vector<double> power(n + 2 * half), total(n);
+  std::copy(x.begin(), x.end(), power.begin() + half);
+  for (long width = 1, start = 0;; width *= 2) {
+    if (length & width) {
+      for (long i = 0; i < n; ++i) total[i] = add(total[i], power[start + i]);
+      start += width;
+    }
+    if (2 * width > length) return total;
+    for (size_t i = 0; i + width < power.size(); ++i) power[i] = add(power[i], power[i + width]);
+    power.resize(power.size() - width);
+  }
+}
+
+// What `Beside` noted of the errors around each of `n` save points, of `times` that were asked for (2 d + 1 numbers),
+// replaced by what the errors at all of them say: `around_saved` of global_error/scales.py.
+inline void note_around(int d, long n, long times, const double* means, const double* stds, double* noted) {
+  const long row = 2 * d + 1;
+  auto error = [&](long k, int a) { return means[k * d + a] - noted[k * row + a]; };
+  const long far = std::min(std::max(2L, static_cast<long>(0.02 * times)), n - 1);
+  const long near = std::min(std::max(1L, static_cast<long>(0.1 * times)), n - 1);
+  std::vector<double> rows(n), known(n);
+  for (long k = 0; k < n; ++k) {
+    double sum = 0.0, varying = 0.0;
+    for (int a = 0; a < d; ++a) {
+      if (!(stds[k * d + a] > 1e-290)) continue;
+      sum += square(std::min(std::max(error(k, a) / stds[k * d + a], -1e150), 1e150));
+      varying += 1.0;
+    }
+    known[k] = all_finite(noted + k * row, d);
+    rows[k] = known[k] != 0.0 ? sum / std::max(varying, 1.0) : 0.0;
+  }
+  auto add = [](double a, double b) { return a + b; };
+  const std::vector<double> misfits = window_sums(rows, far, add), far_counts = window_sums(known, far, add);
+  const std::vector<double> near_counts = window_sums(known, near, add);
+  for (int a = 0; a < d; ++a) {
+    for (long k = 0; k < n; ++k) rows[k] = known[k] != 0.0 ? std::fabs(error(k, a)) : 0.0;
+    const std::vector<double> local = window_sums(rows, near, root_of_squares);
+    for (long k = 0; k < n; ++k) {
+      const bool exact = error(k, a) == 0.0 && !(stds[k * d + a] > 1e-290);
+      noted[k * row + d + 1 + a] = exact ? 0.0 : local[k] / std::sqrt(std::max(near_counts[k], 1.0));
+    }
+  }
+  for (long k = 0; k < n; ++k) noted[k * row + d] = misfits[k] / std::max(far_counts[k], 1.0);
+}
+
 // The factors of the model's standard deviations, and those where it has none: `combine` of global_error/scales.py.
 // `noted` is what `Beside` wrote down.
 inline void calibrate(int d, const double* mean, const double* std, const double* noted, const double* extent,
@@ -171,14 +236,11 @@ class Members {
     const double* times = g_.save_at + i * g_.save_stride;
 
     std::unique_ptr<Beside> beside;
-    std::unique_ptr<Tape> values, slopes;
     std::unique_ptr<Scheme> scheme;
     if (g_.scheme) {
       const double* w = g_.scheme + g_.scheme_size - 4;
       scheme.reset(new Scheme(g_.scheme));
-      values.reset(new Tape(value_.data, s.d));
-      slopes.reset(new Tape(jacobian_.data, s.d));
-      beside.reset(new Beside(*scheme, {w[0], w[1], w[2], w[3]}, *values, *slopes));
+      beside.reset(new Beside(*scheme, {w[0], w[1], w[2], w[3]}, value_.data, jacobian_.data));
       beside->begin(x.row.mean);
     }
     // Rows 0 and 1 of the pair: the ends of the last step.
@@ -317,12 +379,17 @@ class Members {
       for (int a = 0; a < d; ++a)
         spread[a] = std::sqrt(s.multivariate ? x.squares[a] / std::max(*x.evidence_steps, 1.0)
                                              : *x.squares / std::max(d * *x.evidence_steps, 1.0));
+    for (long k = 0; k < reached; ++k)
+      for (int a = 0; a < d; ++a) std(s, i, k)[a] *= spread[a];
+    if (beside && reached >= kEnough)
+      note_around(d, reached, g_.times, mean(s, i, 0), std(s, i, 0), noted_.data());
     for (long k = 0; k < reached; ++k) {
       double* deviation = std(s, i, k);
-      for (int a = 0; a < d; ++a) deviation[a] *= spread[a];
-      if (beside)
-        calibrate(d, mean(s, i, k), deviation, noted_.data() + k * (2 * d + 1), extent.data(), g_.doubt, ratio.data(),
-                  own.data());
+      if (beside) {
+        const double* noted = noted_.data() + k * (2 * d + 1);
+        if (!all_finite(noted, d)) notes[8] = 1.0;
+        calibrate(d, mean(s, i, k), deviation, noted, extent.data(), g_.doubt, ratio.data(), own.data());
+      }
       for (int a = 0; a < d; ++a) deviation[a] = root_of_squares(deviation[a] * ratio[a], own[a]);
       for (int a = 0; g_.cov && a < d; ++a)
         for (int c = 0; c < d; ++c) {
@@ -331,6 +398,9 @@ class Members {
         }
     }
   }
+
+  // Save points whose own errors say how large errors are around: `_ENOUGH` of global_error/beside.py.
+  static constexpr long kEnough = 2;
 
   const MembersData& g_;
   std::vector<double> settings_;

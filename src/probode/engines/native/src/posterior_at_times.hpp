@@ -177,11 +177,10 @@ struct PosteriorAtTimes {
               int directions, double* out, double* extent) {
     const Scheme c(scheme);
     const int d = s.d;
-    Tape values(field, d), derivatives(jacobian, d);
     const long length = static_cast<long>(d) * (c.s + 5), across = width(directions);
     std::vector<double> t(steps + 1), errors(static_cast<size_t>(steps) * length), std(d), zero(d);
     for (long i = 0; i <= steps; ++i) t[i] = *row(i).t;
-    Transport(c, values, derivatives).run(t.data(), row(0).mean, s.kept_size(), steps, errors.data());
+    Transport(c, field, jacobian).run(t.data(), row(0).mean, s.kept_size(), steps, errors.data());
     RunningScales running(windows, d);
     running.begin(row(0).mean);
     long k = 0;
