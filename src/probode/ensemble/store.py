@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from probode.base.digest import differences
 from probode.base.status import Status
 from probode.engines.lanes.records import LaneResults
 from probode.ensemble.chunks import Chunk, chunks_of
 from probode.ensemble.collected import layout
-from probode.ensemble.fingerprint import differences
 from probode.ensemble.inputs import MEMBER
 from probode.ensemble.problem import Family
 from probode.ensemble.settings import Settings
