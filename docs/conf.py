@@ -87,10 +87,12 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
     [str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
 )
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"  # bars of tqdm in notebooks
 
 # --- Reference -------------------------------------------------------------------------------
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
+autodoc_preserve_defaults = True
 autodoc_default_options = {"members": True, "inherited-members": False, "show-inheritance": False}
 autoclass_content = "class"
 napoleon_google_docstring = False

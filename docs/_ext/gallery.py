@@ -3,10 +3,9 @@
 The pictures are those that the scripts have drawn while the site was built: nothing is stored.
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 from docutils import nodes
-from docutils.parsers.rst import directives
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
@@ -19,11 +18,9 @@ class Gallery(SphinxDirective):
     """``{gallery}`` with the names of scripts as its content, one in each line."""
 
     has_content = True
-    option_spec: ClassVar[dict[str, Any]] = {"folder": directives.unchanged}
 
     def run(self) -> list[nodes.Node]:
-        folder = self.options.get("folder", "examples")
-        return [cards(pages=[f"{folder}/{name.strip()}" for name in self.content if name.strip()])]
+        return [cards(pages=[f"examples/{name.strip()}" for name in self.content if name.strip()])]
 
 
 def fill(app: Sphinx, doctree: nodes.document, page: str) -> None:
