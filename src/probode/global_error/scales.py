@@ -198,7 +198,7 @@ def around_saved(xp: Any, error: Any, std: Any, count: int) -> tuple[Any, Any]:
         return xp.maximum(window_mean(xp, weight, half), _TINY)
 
     c = xp.where(known, misfit(xp, e, std), 0.0)
-    local = window_mean(xp, xp.abs(e), near, xp.hypot) / xp.sqrt(part(near))[..., None]
+    local = window_root_mean_square(xp, e, near) / xp.sqrt(part(near))[..., None]
     exact = (error == 0.0) & ~(std > _TINY)
     return window_mean(xp, c, far) / part(far), xp.where(exact, 0.0, local)
 
