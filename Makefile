@@ -15,6 +15,7 @@ KERNELS ?= PROBODE_ISA=avx2 PROBODE_ISA=baseline PROBODE_NATIVE=0
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 PEERS := .venv/.peers
+DOCS := .venv/.docs
 
 # Each test worker keeps to one core; threads inside the workers would only compete.
 TEST_ENV := XLA_FLAGS=--xla_cpu_multi_thread_eigen=false OPENBLAS_NUM_THREADS=1
@@ -39,10 +40,11 @@ TELL_VERSIONS := import jax, numpy, platform, scipy; print('Python', platform.py
 WHEEL_PIP := .venv-wheel/bin/python -m pip --quiet --disable-pip-version-check
 TEST_TOOLS := editables hatchling hypothesis matplotlib mpmath pytest pytest-xdist
 
-.PHONY: help install run paper bench test lint types unit slow kernels versions wheels format clean
+.PHONY: help install run paper bench test lint types unit slow kernels versions wheels docs docs-check \
+	format clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 install: $(INSTALLED) ## Create .venv with the library and its development tools
 
@@ -60,6 +62,19 @@ paper: $(INSTALLED) ## Run the paper's experiments again, write out/paper/report
 
 bench: $(PEERS) ## Time to an error, against other solvers, to out/bench/ (BENCH=--quick: 4 minutes)
 	$(BIN)/python -m benchmarks work_precision --out $(OUT)/bench $(BENCH)
+
+# Every page with code is run. What neither a page nor the library has changed since is kept in build/docs.
+docs: $(DOCS) ## Build the documentation, running its code, to out/docs/html/
+	$(TEST_ENV) $(BIN)/python -m sphinx -W --keep-going -q -b html -d build/docs/doctrees docs $(OUT)/docs/html
+	@echo "$(OUT)/docs/html/index.html"
+
+docs-check: docs ## Look at every page in a browser (Chromium), as on a desk and on a phone
+	$(BIN)/python docs/check_in_browser.py $(OUT)/docs/html --pictures $(OUT)/docs/pictures
+
+$(DOCS): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		-c constraints.txt -e ".[docs]"
+	@touch $@
 
 $(PEERS): $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \

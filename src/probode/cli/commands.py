@@ -44,6 +44,7 @@ _EXAMPLES = {
         "solve fitzhugh-nagumo --y0 -1.5 1e-2 --t-span 0 5 --filter",
         "solve hires --order 4 --json",
         "solve pleiades --method auto",
+        "solve lorenz --t-span 0 1e5 --time-limit 60 --checkpoint run",
         "solve model.py:rhs --y0 1 0 --t-span 0 10 --t-eval 5 10 --save out.nc",
     ],
     "fit": [
@@ -171,6 +172,8 @@ def _add_solve_arguments(parser: argparse.ArgumentParser) -> None:
     add("--y0", "initial value (default: the problem's)", type=float, nargs="+", metavar="Y")
     add("--max-steps", "stop after so many steps (default: no bound)", type=int, metavar="N")
     add("--time-limit", "stop after so many seconds (default: none)", type=float, metavar="S")
+    kept = "keep the steps in a folder or a file .npz; the same command goes on from there"
+    add("--checkpoint", kept, type=Path, metavar="PATH")
     add("--filter", "condition on the past only: no smoothing", action="store_true")
     times = "print the solution at these times too"
     add("--t-eval", times, type=float, nargs="+", metavar="T")
@@ -268,6 +271,7 @@ def _solve(options: argparse.Namespace) -> int:
         "diffusion": options.diffusion,
         "evaluations": options.evaluations,
         "initialization": options.initialization,
+        "checkpoint": options.checkpoint,
     }
     control = CONTROLS[options.control](rtol=options.rtol, atol=options.atol)
     if options.plot is not None:

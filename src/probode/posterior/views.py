@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from pandas import DataFrame
     from xarray import Dataset
 
-    from probode.posterior.posterior import Posterior
     from probode.posterior.summary import Summary
 
 
@@ -207,7 +206,7 @@ class Views:
         export.save(self, path)
 
     @staticmethod
-    def load(path: str | os.PathLike[str]) -> "Posterior":
+    def load(path: str | os.PathLike[str]) -> Any:
         """Read a posterior that :meth:`save` has written: the same, bit for bit.
 
         Reading executes nothing that the file contains.
