@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import probode
-from benchmarks.ensemble_series import measure_series
+from benchmarks.ensemble_series import measure_series, step_costs
 from probode.base.precision import double_precision
 from probode.engines.lanes import Members, solve_lanes
 from probode.engines.lanes.engine import _compiled_kernel
@@ -346,11 +346,14 @@ def main():
     parser.add_argument("--members", type=int, nargs="+", default=[4096])
     parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
     parser.add_argument("--points", type=int, nargs="+", help="save points: time series instead")
+    parser.add_argument("--steps", action="store_true", help="what a step of a member costs")
     parser.add_argument("--fewer", action="store_true", help="every second tolerance, one run each")
     parser.add_argument("--json", help="where to write all rows")
     options = parser.parse_args()
     print(jax.__version__, jax.devices(), f"{len(os.sched_getaffinity(0))} cores", flush=True)
     collected = {}
+    if options.steps:
+        return step_costs(CASES["Lorenz"], options.members[0])
     with double_precision():
         for name in options.cases:
             case = CASES[name]

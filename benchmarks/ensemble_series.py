@@ -7,6 +7,7 @@ calibrated error bars) and as a filter with the model's; the error is the root m
 members, components and save points. ``chi2`` is the share of members whose mean of
 ``(error / std)²`` lies in [1/3, 3]. Times are those of all cores together (``process_time``), the
 shortest of a few calls, the first call beside; what is compared takes turns in one process.
+With ``--steps`` instead of ``--points``, what a step of a member costs with each engine.
 """
 
 import time
@@ -136,3 +137,40 @@ def measure_series(name, case, count, points):
             first, spent, means = timed(run, rtol)
             add(f"diffrax {solver}", rtol, first, spent, means, None, "")
     return rows
+
+
+STEPPED = (probode.EK0(3), probode.DiagonalEK1(3), probode.EK1(2), probode.EK1(3), probode.EK1(5))
+SAVED = {
+    "ends": {},
+    "11 filtered": {"save_at": np.linspace(0.0, 1.0, 11), "smooth": False},
+    "11 smoothed": {"save_at": np.linspace(0.0, 1.0, 11)},
+    "100 smoothed": {"save_at": np.linspace(0.0, 1.0, 100)},
+}
+
+
+def step_costs(case, count):
+    """CPU microseconds of all cores for a step of a member, ``rtol`` 1e-6, for each engine."""
+    parameters = case.parameters(count)
+    print(f"| {count} members | " + " | ".join(SAVED) + " | first calls, s |")
+    print("|" + " --- |" * (len(SAVED) + 2))
+    for engine, calibration in (("kernels", "model"), ("kernels", "defect"), ("lanes", "model")):
+        for solver in STEPPED:
+            cells, firsts = [], []
+            for options in SAVED.values():
+
+                def run(rtol, solver=solver, options=options):
+                    chosen = {"solver": solver, "rtol": rtol, "atol": 1e-3 * rtol, **options}
+                    return probode.solve_ensemble(
+                        *(case.field, (0.0, case.t1), np.array(case.y0), (parameters,)),
+                        **{"engine": engine, "calibration": calibration, **chosen},
+                    )
+
+                try:
+                    first, spent, found = timed(run, 1e-6)
+                except ValueError:  # not for this engine
+                    cells.append("-")
+                    continue
+                cells.append(f"{1e6 * spent / found.steps.sum():.2f}")
+                firsts.append(f"{first:.1f}")
+            label = f"{engine}, {solver.name}, {calibration}"
+            print(f"| {label} | " + " | ".join(cells) + f" | {', '.join(firsts)} |", flush=True)

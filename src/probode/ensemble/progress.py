@@ -41,9 +41,7 @@ def compiling_line(engine: str, tell: Callable[[int], None]) -> Iterator[Callabl
     if engine == "kernels" or not sys.stderr.isatty():
         yield tell
         return
-    words = (
-        f"probode: XLA compiles for the engine {engine!r}, once for this function ..."
-    )
+    words = f"probode: XLA compiles for the engine {engine!r}, once for this function ..."
     timer = Timer(_PATIENCE, lambda: print(words, file=sys.stderr, flush=True))
     timer.daemon = True
     timer.start()
