@@ -1,8 +1,11 @@
-"""A progress bar for ensembles: members done and time left."""
+"""What is shown while an ensemble is solved: members done and time left, or that XLA compiles."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import Lock
+from threading import Lock, Timer
+
+_PATIENCE = 2.0
+"""Seconds without a finished member, after which somebody at a terminal is told why."""
 
 from probode.base.waiting import doing, wanted
 
@@ -35,3 +38,27 @@ def members_bar(show: bool | str, total: int, done: int) -> Iterator[Callable[[i
                 bar.update(count)
 
         yield update
+
+
+@contextmanager
+def compiling_line(engine: str, tell: Callable[[int], None]) -> Iterator[Callable[[int], None]]:
+    """``tell``, with a line on a terminal if compiling takes long before the first member is done.
+
+    Scripts, whose output nobody watches, and engines that compile nothing see none.
+    """
+    if engine == "kernels" or not sys.stderr.isatty():
+        yield tell
+        return
+    words = f"probode: XLA compiles for the engine {engine!r}, once for this function ..."
+    timer = Timer(_PATIENCE, lambda: print(words, file=sys.stderr, flush=True))
+    timer.daemon = True
+    timer.start()
+
+    def told(count: int) -> None:
+        timer.cancel()
+        tell(count)
+
+    try:
+        yield told
+    finally:
+        timer.cancel()
