@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from probode.ensemble import reductions as reductions
     from probode.inference import Fit, Parameter, fit, log_likelihood
     from probode.ivp import scipy as scipy
+    from probode.ivp.actions import Restart
     from probode.ivp.checkpoint import Checkpoint
     from probode.ivp.front_door import solve_ivp
     from probode.ivp.periodic import Periodic
@@ -72,6 +73,7 @@ __all__ = [
     "PiecewisePosterior",
     "Posterior",
     "Prior",
+    "Restart",
     "RungeKuttaStart",
     "SecondOrder",
     "Shared",
@@ -104,6 +106,8 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module("probode.ivp.front_door").solve_ivp
     if name in _OF_SOLVE_IVP:
         return getattr(importlib.import_module(f"probode.ivp.{name.lower()}"), name)
+    if name == "Restart":
+        return importlib.import_module("probode.ivp.actions").Restart
     if name == "PiecewisePosterior":
         return importlib.import_module("probode.posterior.pieces").PiecewisePosterior
     if name in _ENSEMBLE:

@@ -1,4 +1,4 @@
-"""The command line: ``probode solve``, ``fit``, ``problems``, ``demo``, ``paper``.
+"""The command line: ``probode solve``, ``fit``, ``problems``, ``demo``, ``info``, ``paper``.
 
 Exit codes: 0, success; 1, the solve did not reach the end, or the fit a maximum (what there is gets
 printed); 2, bad usage or bad input.
@@ -20,7 +20,7 @@ import scipy.integrate
 from probode import __version__, problems
 from probode.base.compile import use_compilation_cache
 from probode.base.precision import double_precision
-from probode.cli import fits, paper, user_problems
+from probode.cli import fits, info, paper, user_problems
 from probode.cli.summary import in_words, numbers, run
 from probode.filter.control import PIControl
 from probode.filter.solvers import EK1
@@ -54,6 +54,7 @@ _EXAMPLES = {
     ],
     "problems": ["problems"],
     "demo": ["demo", "demo --out figures"],
+    "info": ["info", "info --json"],
     "paper": paper.EXAMPLES,
 }
 _EXIT_CODES = """\
@@ -141,6 +142,8 @@ def _parser(command: str | None) -> argparse.ArgumentParser:
     demo = add("demo", _demo, "Solve Lotka-Volterra and draw it with its true error")
     folder = "folder for the figure (default: %(default)s)"
     demo.add_argument("--out", default="out", type=Path, metavar="DIR", help=folder)
+    told = add("info", _info, "Say what is installed and used: versions, kernels, devices")
+    told.add_argument("--json", action="store_true", help="print it as one JSON object")
     text = "Run the experiments of the paper again and check every statement it prints"
     experiments = add("paper", None, text)
     if command == "paper":  # only then: another folder may have that name
@@ -246,6 +249,12 @@ def _problems(options: argparse.Namespace) -> int:
         print(
             f"{problem.name:<{width}}  d = {problem.dimension:<3}  {kind:<9}  {problem.description}"
         )
+    return 0
+
+
+def _info(options: argparse.Namespace) -> int:
+    found = info.gather(__version__)
+    print(json.dumps(found) if options.json else info.in_words(found))
     return 0
 
 

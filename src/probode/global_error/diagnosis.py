@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Array
 
-from probode.global_error.scales import by_component
+from probode.global_error.scales import by_component, in_blocks
 from probode.global_error.transport import Transported
 from probode.model.gaussian import norm
 
@@ -113,21 +113,20 @@ class Tally(NamedTuple):
     @staticmethod
     def over(xp: Any, y: Array, moved: Transported) -> "Tally":
         """Of all steps at once; ``y`` are the values at all nodes."""
-        y, e, left = (by_component(xp, x) for x in (y, moved.error, _unsettled(xp, moved)))
-        return Tally(
-            norm(left),
-            xp.max(xp.abs(e), axis=1, initial=0.0),
-            xp.min(y, axis=1),
-            xp.max(y, axis=1),
-            norm(y[:, 1:]),
-            norm(e),
-            xp.asarray(float(e.shape[1])),
-        )
+
+        def of_components(y: Array, e: Array, first: Array, second: Array) -> tuple[Array, ...]:
+            y, e, left = (by_component(xp, x) for x in (y, e, _unsettled(xp, first, second)))
+            largest = xp.max(xp.abs(e), axis=1, initial=0.0)
+            extent = xp.min(y, axis=1), xp.max(y, axis=1)
+            return norm(left), largest, *extent, norm(y[:, 1:]), norm(e)
+
+        found: Any = in_blocks(xp, -1, of_components, y, *moved.ends)
+        return Tally(*(*found, xp.asarray(float(moved.error.shape[0]))))
 
     def add(self, xp: Any, y: Array, moved: Transported) -> "Tally":
         """With one step more, that ended at ``y``."""
         return Tally(
-            xp.hypot(self.unsettled, _unsettled(xp, moved)),
+            xp.hypot(self.unsettled, _unsettled(xp, moved.first, moved.second)),
             xp.maximum(self.largest, xp.abs(moved.error)),
             xp.minimum(self.low, y),
             xp.maximum(self.high, y),
@@ -148,8 +147,8 @@ class Tally(NamedTuple):
         return xp.stack([xp.max(xp.where(known, part, 0.0)) for part in parts])
 
 
-def _unsettled(xp: Any, moved: Transported) -> Array:
-    first, second = xp.abs(moved.first), xp.abs(moved.second)
+def _unsettled(xp: Any, first: Array, second: Array) -> Array:
+    first, second = xp.abs(first), xp.abs(second)
     return second * xp.minimum(second / (first + _TINY), 1.0)
 
 

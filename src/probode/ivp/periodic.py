@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.optimize import brentq
 
 from probode.global_error.stages import Collocation
 from probode.ivp.result import Embedding, OdeResult, state_at
@@ -191,6 +190,8 @@ class Returns:
         reference.left = reference.left or bool(np.any(away > _FAR))
         if not (before < 0.0 <= reference.before and reference.left and reference.tries < _TRIES):
             return False
+        from scipy.optimize import brentq  # loads what others do not need
+
         last = _Way(self._t[-2:], self._u[-2:])
         near = float(brentq(lambda s: reference.side(last.at_last(s)), 0.0, 1.0, xtol=1e-15))
         if np.any(np.abs(last.at_last(near) - reference.point) > _NEAR * weight):

@@ -46,6 +46,7 @@ from probode.model.mass_matrix import MassMatrix
 from probode.posterior import events
 from probode.posterior import large as large_system
 from probode.posterior.chosen import ChosenPath
+from probode.posterior.cut import cut
 from probode.posterior.finish import calibrated, run_and_finish
 from probode.posterior.outcome import Problem
 from probode.posterior.paths import NodePath, Path, SavedPath
@@ -62,8 +63,9 @@ _MOST_REPEATS = 3
 class Carried(NamedTuple):
     """How uncertain a start is, in real form."""
 
-    columns: list[np.ndarray]
-    """Columns of a factor of its covariance, for each derivative that is given."""
+    columns: list[np.ndarray] | None
+    """Columns of a factor of its covariance, for each derivative that is given; ``None``: for the
+    model it is exact, only its error is known."""
     error: Any = None
     """An estimate of its error; ``None``: there is none."""
 
@@ -100,6 +102,8 @@ class Task:
     """Times at which the function switches, as far as the user knows of them."""
     carried: Carried | None = None
     """What is known of the start, if it is not exact."""
+    cuts: bool = False
+    """Whether a solve that an event ends is to end there, and not with the step that it is in."""
 
     def given(self, y0: np.ndarray) -> np.ndarray:
         """All that a start holds, from the value: of an implicit equation, with the slope."""
@@ -277,6 +281,10 @@ class Task:
             made = replace(made, problem=way.problem, is_complex=embedding.is_complex)
             if self.carried is not None:
                 made = replace(made, begins=self.carried.error)
+            if self.cuts and made.status == Status.EVENT and self.watched is not None:
+                end = events.end_time(self.watched, made, embedding.values)
+                if end is not None and end != made.t[0]:
+                    made = cut(made, end, held)
             if large:
                 return large_system.calibrated(made, way.given, options.calibration)
             return calibrated(made, made.problem.field, options.calibration, limits)
@@ -486,7 +494,8 @@ def _with_stops(
     if not isinstance(control, PControl):
         return control, NO_RESTARTS
     stops = stops_before(np.ravel(suspects), task.t0, task.tf)
-    restarts, begins = NO_RESTARTS, task.carried is not None
+    restarts = NO_RESTARTS
+    begins = task.carried is not None and task.carried.columns is not None
     if begins and found is None:
         found = Switches(True, NONE, NONE)
     if found is not None:

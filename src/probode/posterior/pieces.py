@@ -17,7 +17,9 @@ import jax
 import numpy as np
 
 from probode.base.precision import double_precision
-from probode.global_error.diagnosis import Diagnosis
+from probode.base.status import Status
+from probode.global_error.diagnosis import LIMITS, Diagnosis
+from probode.global_error.result import Calibration
 from probode.posterior.outcome import Stats
 from probode.posterior.paths import NodePath
 from probode.posterior.posterior import Posterior
@@ -54,7 +56,11 @@ class PiecewisePosterior(Views):
 
     pieces: tuple[Posterior, ...]
     jacobians: tuple[np.ndarray, ...]
-    """``D`` of the jumps between the pieces, in real form."""
+    """``D`` of the jumps between the pieces, in real form; of events, the saltation matrix."""
+    ended: Status | None = None
+    """How the solve ended, if not as its last piece did."""
+    note: str = ""
+    """Why, in words."""
 
     @property
     def first(self) -> Posterior:
@@ -70,6 +76,8 @@ class PiecewisePosterior(Views):
         if name in ("solver", "method", "shape", "is_complex", "tolerances", "engine", "given"):
             return getattr(self.pieces[0], name)
         if name in ("status", "status_code", "success", "problem"):
+            if self.ended is not None and name != "problem":
+                return {"status": self.ended, "success": False}.get(name, self.ended.value)
             return getattr(self.pieces[-1], name)
         raise AttributeError(
             f"a posterior with jumps has no attribute {name!r}; its pieces may: see .pieces."
@@ -128,8 +136,9 @@ class PiecewisePosterior(Views):
     def sample(self, n: int = 1, *, seed: Any = 0, t: Any = None, k: int = 0) -> np.ndarray:
         """Joint samples, as :meth:`Posterior.sample`: they go through the jumps.
 
-        The last piece is drawn first. The ends of those before are drawn given what follows: the
-        deviation ``δ⁻`` for which ``D δ⁻`` is the one after the jump.
+        The last piece is drawn first. The ends of those before are drawn given what follows: their
+        deviations ``δ⁻`` are such that ``D δ⁻`` are those after the jump. Where a piece begins
+        exactly for the model, there is nothing to go through.
         """
         key = jax.random.key(seed) if isinstance(seed, int | np.integer) else seed
         piece_of = None if t is None else self._piece_of(np.asarray(t, float).reshape(-1))
@@ -142,8 +151,11 @@ class PiecewisePosterior(Views):
                 times = np.asarray(t, float).reshape(-1)[piece_of == i]
                 times = np.append(times, piece.t[0])
             end = None
-            if after is not None:
-                end = after @ np.linalg.pinv(self.jacobians[i]).T
+            if after is not None and np.any(after):
+                key, subkey = jax.random.split(key)
+                noise = np.asarray(jax.random.normal(subkey, after.shape, np.float32), float)
+                plain: Any = replace(piece, calibration=None).state(piece.t[-1:])
+                end = deviations_before(self.jacobians[i], plain.cov[0], after, noise)
             rows, begun = piece.sample_given_end(n, key, times, k, end)
             drawn.append(rows if times is None else rows[:, :-1])
             after = begun
@@ -156,14 +168,29 @@ class PiecewisePosterior(Views):
         return found.reshape(n, *np.shape(t), *self.shape)
 
     def diagnose(self) -> Diagnosis:
-        """Whether to trust the error estimate: the worst that the pieces say."""
+        """Whether to trust the error estimate: the worst that the pieces say.
+
+        The range that an error is measured by is that of the whole solution: a piece may be short.
+        """
         found = [piece.diagnose() for piece in self.pieces]
-        flags = tuple(dict.fromkeys(flag for one in found for flag in one.flags))
+        flags = dict.fromkeys(flag for one in found for flag in one.flags if flag != "size")
         names = dict.fromkeys(name for one in found for name in one.numbers)
         worst = {name: max(one.numbers.get(name, 0.0) for one in found) for name in names}
-        largest = float(np.max([one.largest_error for one in found]))
+        largest = float("nan")
+        if "size" in worst:
+            worst["size"] = largest = self._relative_error()
+            flags |= {} if largest <= LIMITS["size"] else {"size": None}
         notes = tuple(dict.fromkeys(note for one in found for note in one.notes))
-        return Diagnosis(flags, worst, largest, found[-1].mode, notes)
+        return Diagnosis(tuple(flags), worst, largest, found[-1].mode, notes)
+
+    def _relative_error(self) -> float:
+        """The largest estimated error, relative to the range of its component."""
+        mean = np.concatenate(
+            [piece.state().mean.reshape(len(piece.t), -1) for piece in self.pieces]
+        )
+        error = np.concatenate([np.asarray(made.error) for made in self._calibrations])
+        extent, largest = np.ptp(mean, axis=0), np.max(np.abs(error), axis=0, initial=0.0)
+        return float(np.max(largest / np.where(extent > 0.0, extent, np.inf), initial=0.0))
 
     def calibrate(self, mode: str = "defect") -> "PiecewisePosterior":
         """The same with standard deviations of the size of the global error, piece after piece."""
@@ -177,6 +204,10 @@ class PiecewisePosterior(Views):
     def calibration(self) -> Any:
         """That of the last piece; ``None``: the standard deviations are the model's."""
         return self.last.calibration
+
+    @property
+    def _calibrations(self) -> list[Calibration]:
+        return [piece.calibration for piece in self.pieces if piece.calibration is not None]
 
     @property
     def log_evidence(self) -> Any:
@@ -194,7 +225,9 @@ class PiecewisePosterior(Views):
     @property
     def message(self) -> str:
         """How the solve ended, in words."""
-        return self.last.message
+        if self.ended is None:
+            return self.last.message
+        return " ".join(filter(None, [self.ended.message, self.note]))
 
     def __repr__(self) -> str:
         count = len(self.pieces) - 1
@@ -388,6 +421,26 @@ def _end_of(piece: Posterior) -> np.ndarray:
     return np.asarray(piece.calibration.error[-1])
 
 
+def deviations_before(
+    matrix: np.ndarray, cov: np.ndarray, after: np.ndarray, noise: np.ndarray
+) -> np.ndarray:
+    """Draws ``δ ~ N(0, Σ)`` given that ``D δ`` is what it is ``after`` a jump, row by row.
+
+    ``z + Σ Dᵀ (D Σ Dᵀ)⁻¹ (after - D z)`` with ``z ~ N(0, Σ)``, made of standard normal ``noise``.
+    """
+    std = np.sqrt(np.diag(cov))
+    std[std == 0.0] = 1.0
+    cov, matrix = cov / std / std[:, None], matrix * std
+    values, vectors = np.linalg.eigh(cov)
+    drawn = noise @ (vectors * np.sqrt(np.maximum(values, 0.0))).T
+    size = np.sqrt(np.diag(matrix @ cov @ matrix.T))
+    size[size == 0.0] = 1.0
+    matrix, after = matrix / size[:, None], after / size
+    inverse = np.linalg.pinv(matrix @ cov @ matrix.T, rcond=1e-10)
+    found: np.ndarray = drawn + (after - drawn @ matrix.T) @ inverse @ matrix @ cov
+    return found * std
+
+
 def columns_at_end(piece: Posterior) -> list[np.ndarray]:
     """Columns of a factor of the last state's covariance, for each derivative that a start has."""
     assert isinstance(piece.path, NodePath)
@@ -404,6 +457,17 @@ def _filled(column: np.ndarray, axis: int, rows: int) -> np.ndarray:
     return np.pad(column, missing)
 
 
+def holds(structure: Any, matrix: np.ndarray) -> bool:
+    """Whether a covariance ``D Σ Dᵀ`` has the structure of ``Σ``.
+
+    Where components are independent in the model, ``D`` must not mix them. If it does, bounds on
+    the variances grow by ``|D|`` each time, however small the products of such matrices are.
+    """
+    return structure.name == "dense" or bool(
+        np.allclose(matrix, np.eye(len(matrix)), rtol=0.0, atol=1e-6)
+    )
+
+
 def through(structure: Any, columns: list[np.ndarray], jacobian: np.ndarray) -> list[np.ndarray]:
     """Columns of ``D Σ Dᵀ`` from those of ``Σ``, as far as the structure can hold it.
 
@@ -413,7 +477,7 @@ def through(structure: Any, columns: list[np.ndarray], jacobian: np.ndarray) -> 
     if structure.name == "dense":
         whole = np.concatenate(columns, axis=-1) @ jacobian.T
         return [whole[:, j * d : (j + 1) * d] for j in range(k)]
-    if np.allclose(jacobian, np.eye(k * d), rtol=0.0, atol=1e-6):
+    if holds(structure, jacobian):
         return columns
     std = np.concatenate([structure.std(column) for column in columns])
     moved = np.sqrt(jacobian**2 @ std**2).reshape(k, d)
