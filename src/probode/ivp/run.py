@@ -38,6 +38,7 @@ from probode.ivp.method import say_if_costly
 from probode.ivp.options import Options
 from probode.ivp.result import Embedding
 from probode.ivp.target import Integrated
+from probode.ivp.until import Along
 from probode.model.equation import Equation, FirstOrder, check_equation
 from probode.model.implicit import Implicit
 from probode.model.invariant import Constraint
@@ -250,13 +251,18 @@ class Task:
         shape = (embedding.d,)
         if self.watched is not None and any(np.isfinite(e.terminal) for e in self.watched):
             watch = events.Watch(self.watched, method.equation, embedding.values)
+        if options.until is not None:
+            along = Along.of(way.given, embedding, options, self.t0, self.tf)
+            watch = options.until.watch(along, method.equation, watch)
         bounds = [bound for bound in (options.max_num_steps, budget) if bound is not None]
         monitor = Monitor(self.limits, min(bounds, default=None), callback, shape, watch)
         large, journal = method.jacobian == KIND, options.checkpoint
+        if large and options.until is not None:
+            raise ValueError(_UNTIL_LARGE)
         if journal is not None:
             if large:
                 raise ValueError(_NOT_LARGE)
-            same = (self.fun, self.arguments, self.watched)
+            same = (self.fun, self.arguments, self.watched, options.until)
             monitor = monitor._replace(
                 journal=lambda by, given: journal.begin(identity(by, given, *same), by, given)
             )
@@ -297,6 +303,7 @@ class Task:
             )
 
 
+_UNTIL_LARGE = "until is not for SparseEK1, which has no dense Jacobian: use EK0 or EK1."
 _NOT_LARGE = (
     "checkpoint is not for SparseEK1, whose factorisations cannot be stored: use EK0 or EK1, or "
     "solve piece by piece."
