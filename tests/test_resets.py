@@ -352,6 +352,15 @@ def test_dense_output_and_samples_on_both_sides():
     assert chosen.t.tolist() == [0.3, 1.0] and chosen.y.shape == (2, 2)
 
 
+def test_a_solve_that_ended_otherwise_is_stored_as_that(tmp_path):
+    hit = event(floor, lambda t, y: [0.0, -0.5 * y[1]], -1.0)
+    posterior = solve_ivp(ball, (0, 5), [1.0, 0.0], events=hit, rtol=1e-6).posterior
+    posterior.save(tmp_path / "ball.npz")
+    again = probode.Posterior.load(tmp_path / "ball.npz")
+    assert again.status == Status.ACCUMULATING and not again.success
+    assert again.message == posterior.message and "accumulate" in again.message
+
+
 def test_limits_hold_for_all_pieces_together():
     hit = event(floor, bounced, -1.0)
     few = solve_ivp(ball, (0, 50), [1.0, 0.0], events=hit, rtol=1e-6, max_num_steps=40)
