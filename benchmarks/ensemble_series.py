@@ -157,12 +157,13 @@ def step_costs(case, count):
         for solver in STEPPED:
             cells, firsts = [], []
             for options in SAVED.values():
+                engines = {"engine": engine, "calibration": calibration}
 
-                def run(rtol, solver=solver, options=options):
+                def run(rtol, solver=solver, options=options, engines=engines):
                     chosen = {"solver": solver, "rtol": rtol, "atol": 1e-3 * rtol, **options}
                     return probode.solve_ensemble(
                         *(case.field, (0.0, case.t1), np.array(case.y0), (parameters,)),
-                        **{"engine": engine, "calibration": calibration, **chosen},
+                        **{**engines, **chosen},
                     )
 
                 try:

@@ -2,28 +2,33 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import Lock, Timer
-
-_PATIENCE = 2.0
-"""Seconds without a finished member, after which somebody at a terminal is told why."""
+from threading import Lock
 
 from probode.base.waiting import doing, wanted
 
 
 @contextmanager
-def members_bar(show: bool | str, total: int, done: int) -> Iterator[Callable[[int], None]]:
+def members_bar(
+    show: bool | str, total: int, done: int, engine: str
+) -> Iterator[Callable[[int], None]]:
     """A function to be told of members that have finished; ``done`` were finished before.
 
     ``show=True`` shows a bar on a terminal and in a notebook, ``show="always"`` everywhere. Without
-    one, a line says how many are done, if it takes long.
+    one, a line says how many are done, if it takes long, or what is waited for before the first.
     """
     if not wanted(show):
+        before = done
 
         def count_them(count: int) -> None:
             nonlocal done
             done += count
 
-        with doing(lambda: f"{done} of {total} members"):
+        def now() -> str:
+            if done == before and engine != "kernels":
+                return f"XLA compiles for the engine {engine!r}, once for this function"
+            return f"{done} of {total} members"
+
+        with doing(now):
             yield count_them
         return
     try:
@@ -38,27 +43,3 @@ def members_bar(show: bool | str, total: int, done: int) -> Iterator[Callable[[i
                 bar.update(count)
 
         yield update
-
-
-@contextmanager
-def compiling_line(engine: str, tell: Callable[[int], None]) -> Iterator[Callable[[int], None]]:
-    """``tell``, with a line on a terminal if compiling takes long before the first member is done.
-
-    Scripts, whose output nobody watches, and engines that compile nothing see none.
-    """
-    if engine == "kernels" or not sys.stderr.isatty():
-        yield tell
-        return
-    words = f"probode: XLA compiles for the engine {engine!r}, once for this function ..."
-    timer = Timer(_PATIENCE, lambda: print(words, file=sys.stderr, flush=True))
-    timer.daemon = True
-    timer.start()
-
-    def told(count: int) -> None:
-        timer.cancel()
-        tell(count)
-
-    try:
-        yield told
-    finally:
-        timer.cancel()

@@ -18,7 +18,7 @@ from probode.ensemble.engines import ENGINES, choose, places
 from probode.ensemble.fingerprint import fingerprint
 from probode.ensemble.function import bind_member, traceable
 from probode.ensemble.problem import Family, member, read_family, takes_pair, usable
-from probode.ensemble.progress import compiling_line, members_bar
+from probode.ensemble.progress import members_bar
 from probode.ensemble.reduced import Reduced, Reducing, read_reductions, reduce_data
 from probode.ensemble.reductions import Reduction
 from probode.ensemble.result import Ensemble
@@ -342,10 +342,9 @@ def run(
         sink = open_store(store, resume, family, settings, marks, size)
         chunks = sink.missing()
     done = family.count - sum(stop - start for start, stop in chunks)
-    with members_bar(progress, family.count, done) as update:
+    with members_bar(progress, family.count, done, settings.engine) as update:
         if client is None:
-            with compiling_line(settings.engine, update) as told:
-                run_here(vector_field, family, settings, chunks, where, sink, told)
+            run_here(vector_field, family, settings, chunks, where, sink, update)
         else:
             run_on_cluster(client, fun, family, settings, chunks, sink, update)
     if isinstance(sink, Reducing):
