@@ -25,6 +25,7 @@ from probode.base.jax_inside import Unreadable, those
 from probode.base.limits import Limits
 from probode.base.said import first_time, logger
 from probode.base.status import Status
+from probode.engines.kept import padded
 from probode.engines.protocol import Engine, Given, Inputs, Steps
 from probode.filter.loop import Solve
 from probode.filter.restart import NO_RESTARTS, Restarts
@@ -37,8 +38,23 @@ class Fallback(Given):
 
     def __init__(self, inputs: Inputs, restarts: Restarts = NO_RESTARTS) -> None:
         super().__init__(inputs, restarts)
-        self.notes: list[str] = []
-        """What was done instead, in words."""
+
+    def learned(self) -> dict[str, Any]:
+        """With how it began, and whether derivatives are missing."""
+        begun = isinstance(self.inputs.initialization, RungeKuttaStart)
+        return {
+            **super().learned(),
+            "runge_kutta": begun,
+            "guarded": self.inputs.field.guarded,
+        }
+
+    def learn(self, learned: dict[str, Any]) -> None:
+        """What was known when a solve stopped, before it goes on."""
+        super().learn(learned)
+        if learned["runge_kutta"]:
+            self.inputs = self.inputs._replace(initialization=RungeKuttaStart())
+        if learned["guarded"]:
+            self.inputs = self.inputs._replace(field=self.inputs.field.guard())
 
     def steps_by(self, engine: Engine, rows: int, limits: Limits) -> Steps:
         """Its vector field is a program."""
@@ -79,6 +95,21 @@ class Fallback(Given):
             return np.asarray(_value(field, t, y)), None
         f, jacobian = _linearised(kind, field, t, y)
         return np.asarray(f), np.asarray(jacobian)
+
+    def value(self, t: float, y: np.ndarray) -> np.ndarray:
+        """``f``."""
+        return np.asarray(_value(self.inputs.field, t, y))
+
+    def full_jacobians(self, t: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """``f`` and all of its Jacobian at many points, whatever the method uses."""
+        field, found = self.inputs.field, []
+        for begin in range(0, len(t), _TOGETHER):
+            some = slice(begin, begin + _TOGETHER)
+            given = (padded(x[some], _TOGETHER) for x in (t, y))  # one shape: one program
+            count = len(t[some])
+            found.append([np.asarray(x)[:count] for x in _full_jacobians(field, *given)])
+        f, jacobians = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        return f, jacobians
 
     def after(self, t: float, y0: np.ndarray) -> "Fallback":
         """The same inputs for a solve that starts anew at ``t``; what it says is said here."""
@@ -145,11 +176,11 @@ def where_not_finite(status: Status, field: Any, t: float, y: np.ndarray) -> str
     )
 
 
+_MISSING = "the derivative of f by y is not finite"
+
+
 def _no_derivative(t: float, y: np.ndarray) -> str:
-    return (
-        f"the derivative of f by y is not finite at {_at(t, y)}, though f is: entries that are not "
-        "finite were taken as zero"
-    )
+    return f"{_MISSING} at {_at(t, y)}, though f is: entries that are not finite were taken as zero"
 
 
 def _at(t: float, y: np.ndarray) -> str:
@@ -165,16 +196,15 @@ def guarded_on_host(jacobian: HostJacobian | None, notes: list[str]) -> HostJaco
     """A Jacobian evaluated in Python, with zeros for NaN and Inf; that it had any is noted once."""
     if jacobian is None:
         return None
-    known, noted = jacobian, False
+    known = jacobian
 
     def guarded(t: float, y: np.ndarray, f: np.ndarray) -> np.ndarray:
-        nonlocal noted
         matrix = known(t, y, f)
         finite = np.isfinite(matrix)
         if finite.all():
             return matrix
+        noted = any(note.startswith(_MISSING) for note in notes)
         if not noted and np.all(np.isfinite(f)):
-            noted = True
             notes.append(_no_derivative(t, y))
             logger.warning("%s.", notes[-1])
         return np.where(finite, matrix, 0.0)
@@ -228,6 +258,14 @@ def _value(field: Any, t: float, y: np.ndarray) -> Any:
 @compiled()
 def _compiled_value(field: Field, t: Array, y: Array) -> Array:
     return field(t, y)
+
+
+_TOGETHER = 64
+
+
+@compiled()
+def _full_jacobians(field: Field, t: Array, y: Array) -> tuple[Array, Array]:
+    return jax.vmap(field.jacobian)(t, y)
 
 
 @compiled(0)

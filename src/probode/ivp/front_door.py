@@ -11,10 +11,12 @@ from probode.base.errors import check_choice
 from probode.base.limits import Limits
 from probode.base.precision import double_precision
 from probode.base.status import Status
+from probode.base.waiting import doing
 from probode.filter.control import Control, GridSteps, PControl, PIControl
 from probode.filter.given import break_times, check_limits
 from probode.filter.solvers import EK1, SparseEK1
 from probode.global_error.schemes import MODES
+from probode.ivp.checkpoint import opened
 from probode.ivp.constraint import box_of
 from probode.ivp.hybrid import acts, solve_hybrid
 from probode.ivp.method import (
@@ -31,6 +33,7 @@ from probode.ivp.options import Options, read_tolerances
 from probode.ivp.result import Constant, Embedding, OdeResult, Solution, state_at
 from probode.ivp.run import Carried, Task
 from probode.ivp.target import Integrated, Target, reach
+from probode.ivp.until import Pursuit
 from probode.model.equation import Equation, as_equation
 from probode.model.implicit import Implicit
 from probode.model.mass_matrix import MassMatrix
@@ -50,6 +53,7 @@ _NO_COUNTS = {"nfev": 0, "njev": 0, "nlu": 0}
 _MESSAGES = {0: Status.SUCCESS.message, 1: Status.EVENT.message}
 
 
+@doing("reading the problem")
 def solve_ivp(
     fun: Callable[..., Any],
     t_span: Any,
@@ -83,9 +87,10 @@ def solve_ivp(
     method
         ``"EK1"`` (for stiff problems too), ``"EK0"`` (cheap, non-stiff, large), ``"DiagonalEK1"``,
         ``"SparseEK1"`` (stiff, thousands of components; taken in the place of ``"EK1"`` where
-        ``jac_sparsity``, bands or a sparse ``jac`` are given for more than a hundred components, or
-        where EK1's covariance would not fit), ``"auto"`` (EK0 for larger problems, unless they turn
-        out stiff), or a solver object such as ``probode.EK1(order=8)``.
+        ``jac_sparsity``, bands or a sparse ``jac`` are given for more than a hundred components,
+        where a step of EK1 would take a quarter of a second or its covariance not fit), ``"auto"``
+        (EK0 for larger problems, unless they turn out stiff), or a solver object such as
+        ``probode.EK1(order=8)``.
     t_eval
         Times at which to return the solution; by default the steps taken. Without ``dense_output``
         and ``events``, covariances of a large problem (from 256 MB on) are kept at these times
@@ -142,6 +147,13 @@ def solve_ivp(
         What the solution keeps to: ``invariants`` (functions ``g(t, y, *args)`` or ``g(y)`` that
         are zero along it) and ``bounds`` (a pair ``(low, high)``, ``(0, np.inf)`` for ``y >= 0``),
         see ``docs/models.md``.
+        Long times: ``until="steady"`` (or :class:`probode.Steady`) solves until nothing moves any
+        longer, ``until="periodic"`` (or :class:`probode.Periodic`) until the solution repeats
+        itself; ``result.steady`` or ``result.periodic`` is what was found, with error bars, see
+        ``docs/long_runs.md``.
+        Long runs: ``checkpoint``, a folder or a file ``name.npz`` (or
+        :class:`probode.Checkpoint`), from which the same call goes on after a kill, to the same
+        result bit by bit, see ``docs/long_runs.md``.
 
     Returns
     -------
@@ -158,13 +170,23 @@ def solve_ivp(
     """
     chosen = Options.read(options)
     call = (fun, t_span, y0, method, t_eval, dense_output, events, vectorized, args)
-    if acts(chosen, events) and np.size(y0):
+    in_pieces = acts(chosen, events) and np.size(y0) > 0
+    if in_pieces:
         t0, tf = (float(t) for t in t_span)
         times = None if t_eval is None else _evaluation_times(t_eval, t0, tf)
         call = (fun, t_span, y0, method, times, dense_output, events, vectorized, args)
-        piece = partial(solve_piece, ordered="order" in options, cuts=True)
-        return solve_hybrid(piece, chosen, *call)
-    return solve_piece(chosen, "order" in options, None, *call)
+    if chosen.until is not None:
+        if in_pieces:
+            raise ValueError(
+                "until cannot be combined with jumps, doses and events that act: leave it out."
+            )
+        chosen = chosen._replace(until=Pursuit(chosen.until))
+    with opened(chosen.checkpoint) as journal:
+        chosen = chosen._replace(checkpoint=journal)
+        if in_pieces:
+            piece = partial(solve_piece, ordered="order" in options, cuts=True)
+            return solve_hybrid(piece, chosen, *call)
+        return solve_piece(chosen, "order" in options, None, *call)
 
 
 def solve_piece(
@@ -197,7 +219,7 @@ def solve_piece(
     arguments = _arguments(args)
     kind = read_method(method)
     if isinstance(method, str) and not isinstance(fun, Equation) and not chosen.second_order:
-        kind = large_kind(kind, chosen, np.size(y0))
+        kind = large_kind(kind, chosen, y0)
     if is_large(kind) and not ordered:
         chosen = chosen._replace(order=SparseEK1.order)
     equation = _equation(fun, chosen, arguments, is_large(kind))
@@ -264,6 +286,8 @@ def solve_piece(
     if kind is not None:  # a choice of the user's
         say_if_unstable(posterior, plain, embedding, fun)
     result = _result(posterior, path, counts, embedding, times, dense_output, watched, limits)
+    if chosen.until is not None:
+        result = chosen.until.concluded(result, embedding)
     return result if report is None else report.onto(result)
 
 

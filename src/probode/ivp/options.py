@@ -47,6 +47,8 @@ class Options(NamedTuple):
     breakpoints: Any = None
     jumps: Any = None
     doses: Any = None
+    checkpoint: Any = None
+    until: Any = None
 
     @classmethod
     def read(cls, options: dict[str, Any]) -> "Options":

@@ -12,6 +12,7 @@ import numpy as np
 
 from probode.base.limits import Limits
 from probode.base.precision import double_precision
+from probode.base.spacious import large_arrays_in
 from probode.base.status import Status
 from probode.engines.choice import engine_for
 from probode.engines.fallback import Fallback, guarded_on_host, logger, value_at
@@ -29,6 +30,7 @@ from probode.filter.restart import NO_RESTARTS, Restarts
 from probode.filter.solvers import Solver, with_start
 from probode.filter.step import Method
 from probode.global_error.in_python import HostProblem
+from probode.ivp.checkpoint import identity
 from probode.ivp.choice import Candidate
 from probode.ivp.constraint import constraint_of
 from probode.ivp.function import Traced, UserFunction, host_problem
@@ -36,6 +38,7 @@ from probode.ivp.method import say_if_costly
 from probode.ivp.options import Options
 from probode.ivp.result import Embedding
 from probode.ivp.target import Integrated
+from probode.ivp.until import Along
 from probode.model.equation import Equation, FirstOrder, check_equation
 from probode.model.implicit import Implicit
 from probode.model.invariant import Constraint
@@ -254,15 +257,28 @@ class Task:
         shape = (embedding.d,)
         if self.watched is not None and any(np.isfinite(e.terminal) for e in self.watched):
             watch = events.Watch(self.watched, method.equation, embedding.values)
+        if options.until is not None:
+            along = Along.of(way.given, embedding, options, self.t0, self.tf)
+            watch = options.until.watch(along, method.equation, watch)
         bounds = [bound for bound in (options.max_num_steps, budget) if bound is not None]
         monitor = Monitor(self.limits, min(bounds, default=None), callback, shape, watch)
-        large = method.jacobian == KIND
+        large, journal = method.jacobian == KIND, options.checkpoint
+        if large and options.until is not None:
+            raise ValueError(_UNTIL_LARGE)
+        if journal is not None:
+            if large:
+                raise ValueError(_NOT_LARGE)
+            same = (self.fun, self.arguments, self.watched, options.until)
+            monitor = monitor._replace(
+                journal=lambda by, given: journal.begin(identity(by, given, *same), by, given)
+            )
         smoothing = options.smooth and not large
         sparse = self.times is not None and isinstance(way, _Compiled) and embedding.order == 1
-        sparse = sparse and not large
+        sparse = sparse and not large and journal is None
         calibrating = options.calibration != "model"
         if not (large and self.times is not None):
-            monitor = monitor.bounded(method, smoothing, calibrating, sparse)
+            on_disk = journal is not None and journal.store.folder is not None
+            monitor = monitor.bounded(method, smoothing, calibrating, sparse, on_disk)
 
         def finish(nodes: Path, final: loop.Solve, status: Any, limits: Limits) -> Posterior:
             extra, how = way.start_evaluations(final.state.t), (engine.name, way.path)
@@ -289,10 +305,18 @@ class Task:
             if only is not None:
                 nodes, final, status = large_system.saved_path(way.given, only, monitor)
                 return finish(nodes.held_to(method, held), final, status, self.limits)
-        return run_and_finish(
-            *(partial(way.run, engine), smoothing, monitor, finish),
-            *(self.output, self.times, budget, held),
-        )
+        with large_arrays_in(None if journal is None else journal.store.folder):
+            return run_and_finish(
+                *(partial(way.run, engine), smoothing, monitor, finish),
+                *(self.output, self.times, budget, held),
+            )
+
+
+_UNTIL_LARGE = "until is not for SparseEK1, which has no dense Jacobian: use EK0 or EK1."
+_NOT_LARGE = (
+    "checkpoint is not for SparseEK1, whose factorisations cannot be stored: use EK0 or EK1, or "
+    "solve piece by piece."
+)
 
 
 def _words(mass: Any) -> str:
@@ -430,6 +454,7 @@ class _Driven:
         self.control, self._restarts = _with_stops(task, control, suspects, self._found, value)
         inputs = Inputs(method, self._asked, self._hosted, self.control, task.t0, task.tf, y0)
         self._given = Driven(inputs, self._restarts)
+        self._given.notes = self._said
         self._given.carried = None if task.carried is None else task.carried.columns
         begun = self._given.begun
         self._evaluations = begun.evaluations

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.sparse import csc_array, identity, issparse
 
 from probode.base.compile import compiled
+from probode.base.later import sparse
 from probode.engines.native.library import address, available, load
 from probode.programs.colouring import columns_of
 from probode.programs.field import Field
@@ -70,12 +70,12 @@ class Banded:
 
     name = "band LU"
 
-    def __init__(self, pattern: csc_array, mass: Any = None, order: np.ndarray | None = None):
+    def __init__(self, pattern: Any, mass: Any = None, order: np.ndarray | None = None):
         d = pattern.shape[0]
         self._order, place = order, np.arange(d)
         if order is not None:
             place[order] = np.arange(d)
-        given = csc_array(identity(d)) if mass is None else csc_array(mass)
+        given = sparse.csc_array(sparse.identity(d) if mass is None else mass)
         both = [(place[one.indices], place[columns_of(one)]) for one in (pattern, given)]
         below = [row - column for row, column in both]
         self.lower = max(int(np.max(one, initial=0)) for one in below)
@@ -163,13 +163,13 @@ class Sparse:
     name = "sparse LU"
 
     def __init__(self, d: int, mass: Any = None) -> None:
-        self._mass = csc_array(identity(d)) if mass is None else csc_array(mass)
+        self._mass = sparse.csc_array(sparse.identity(d) if mass is None else mass)
 
     def factorised(self, jacobian: Any, c: float) -> Solve:
         """By SuperLU."""
         from scipy.sparse.linalg import splu
 
-        matrix = csc_array(self._mass - c * jacobian)
+        matrix = sparse.csc_array(self._mass - c * jacobian)
         try:
             symmetric = {"SymmetricMode": True, "Equil": True}
             lu = splu(matrix, "MMD_AT_PLUS_A", diag_pivot_thresh=0.01, options=symmetric)
@@ -275,13 +275,13 @@ class Direct:
         if self._chosen is None or not self._is_known(jacobian):
             self._chosen = direct_for(jacobian, self._d, self._mass)
             self.name = self._chosen.name
-            if issparse(jacobian):
+            if sparse.issparse(jacobian):
                 self._indices = jacobian.indptr, jacobian.indices
         return self._chosen.factorised(jacobian, c)
 
     def _is_known(self, jacobian: Any) -> bool:
-        if not issparse(jacobian) or self._indices is None:
-            return not issparse(jacobian)
+        if not sparse.issparse(jacobian) or self._indices is None:
+            return not sparse.issparse(jacobian)
         pointers, indices = self._indices
         return len(indices) == len(jacobian.indices) and (
             (indices is jacobian.indices)
@@ -294,12 +294,14 @@ class Direct:
 
 def direct_for(jacobian: Any, d: int, mass: Any = None) -> Linear:
     """The factorisation for matrices with entries where this one has them."""
-    if d <= _FEW or not issparse(jacobian) or jacobian.nnz > _FULL * d * d:
+    if d <= _FEW or not sparse.issparse(jacobian) or jacobian.nnz > _FULL * d * d:
         return Full(d, mass)
-    both = csc_array(jacobian)
+    both = sparse.csc_array(jacobian)
     if mass is not None:
-        ones = [csc_array((np.ones(one.nnz), one.indices, one.indptr)) for one in (both, mass)]
-        both = csc_array(ones[0] + ones[1])
+        first, second = (
+            sparse.csc_array((np.ones(one.nnz), one.indices, one.indptr)) for one in (both, mass)
+        )
+        both = sparse.csc_array(first + second)
     found = layout(both)
     width, ordered = found.below + found.above, found.ordered_below + found.ordered_above
     if min(width, ordered) > _WIDE:
@@ -309,7 +311,7 @@ def direct_for(jacobian: Any, d: int, mass: Any = None) -> Linear:
 
 def as_dense(matrix: Any, d: int) -> np.ndarray:
     """A matrix, its diagonal or a sparse one, as it is."""
-    if issparse(matrix):
+    if sparse.issparse(matrix):
         return np.asarray(matrix.toarray(), float)
     array = np.asarray(matrix, float)
     return np.diag(array) if array.shape == (d,) else array
