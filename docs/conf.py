@@ -11,6 +11,7 @@ import os
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
@@ -68,8 +69,9 @@ def _library() -> str:
     return found.hexdigest()[:16]
 
 
+library = _library()
 _EXECUTED = SCRATCH / "executed"
-nb_execution_cache_path = str(_EXECUTED / _library())
+nb_execution_cache_path = str(_EXECUTED / library)
 for _old in _EXECUTED.glob("*"):
     if str(_old) != nb_execution_cache_path:
         shutil.rmtree(_old)
@@ -126,3 +128,8 @@ html_theme_options = {
     "dark_css_variables": {"color-brand-primary": "#56B4E9", "color-brand-content": "#56B4E9"},
 }
 copybutton_exclude = ".linenos, .gp, .go"
+
+
+def setup(app: Any) -> None:
+    """Read all pages again when the library has changed."""
+    app.add_config_value("library", "", "env")
