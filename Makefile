@@ -139,7 +139,7 @@ wheels: ## Build the wheels and the source distribution into dist/, and try one
 	.venv-wheel/bin/python -m build --wheel --outdir build/wheels .
 	PROBODE_BUILD_NATIVE=0 .venv-wheel/bin/python -m build --wheel --outdir dist .
 	for wheel in build/wheels/*; do case $$wheel in \
-		*-linux_*) .venv-wheel/bin/python -m auditwheel repair --wheel-dir dist $$wheel ;; \
+		*-linux_*) PATH="$(CURDIR)/.venv-wheel/bin:$$PATH" auditwheel repair --wheel-dir dist $$wheel ;; \
 		*) mv $$wheel dist ;; esac || exit 1; done
 	rm -rf .venv-wheel
 	$(PYTHON) -m venv .venv-wheel
