@@ -24,6 +24,7 @@ TEST_ENV := XLA_FLAGS=--xla_cpu_multi_thread_eigen=false OPENBLAS_NUM_THREADS=1
 # The claims that rest on the kernels' arithmetic; JAX's programs are the same in all runs of them.
 CORE := tests/test_*oracle*.py tests/test_native*.py tests/test_posterior.py tests/test_tape.py \
 	tests/test_whitened_smoother.py
+CHECKED := tests/test_native*.py tests/test_tape.py tests/test_whitened_smoother.py tests/test_two_pole.py
 SHARED_PROGRAMS := JAX_COMPILATION_CACHE_DIR=build/programs \
 	JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
 
@@ -40,7 +41,7 @@ TELL_VERSIONS := import jax, numpy, platform, scipy; print('Python', platform.py
 WHEEL_PIP := .venv-wheel/bin/python -m pip --quiet --disable-pip-version-check
 TEST_TOOLS := editables hatchling hypothesis matplotlib mpmath pytest pytest-xdist
 
-.PHONY: help install run paper bench test lint types unit slow kernels versions wheels docs docs-check \
+.PHONY: help install run paper bench test lint types unit slow kernels sanitize versions wheels docs docs-check \
 	format clean
 
 help: ## List the targets
@@ -101,6 +102,21 @@ kernels: $(INSTALLED) ## Run the core claims on each instruction set, and withou
 	for set in $(KERNELS); do echo "$$set"; \
 		env $$set $(TEST_ENV) $(SHARED_PROGRAMS) \
 		$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not slow" $(CORE) || exit 1; done
+
+# The kernels with checks of every access to memory and of undefined arithmetic, for one set of instructions.
+# Python itself is not built so: the checks come with it by LD_PRELOAD, and know nothing of its leaks.
+SANITIZED := build/sanitized/_kernels.so
+SANITIZERS := -O1 -g1 -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
+PRELOADED = $(foreach name,libasan.so libubsan.so libstdc++.so,$(shell $${CXX:-g++} -print-file-name=$(name)))
+$(SANITIZED): $(INSTALLED) $(wildcard src/probode/engines/native/src/*)
+	mkdir -p $(@D)
+	ARCHFLAGS="$(SANITIZERS)" $(BIN)/python -c "import hatch_build; from pathlib import Path; \
+		hatch_build.INSTRUCTION_SETS.clear(); hatch_build.build(hatch_build.SOURCE, Path('$@'))"
+
+sanitize: $(SANITIZED) ## Run the kernels' tests with AddressSanitizer and UndefinedBehaviorSanitizer
+	LD_PRELOAD="$(PRELOADED)" ASAN_OPTIONS=detect_leaks=0:detect_odr_violation=0 \
+		UBSAN_OPTIONS=print_stacktrace=1 PROBODE_KERNELS=$(SANITIZED) $(TEST_ENV) \
+		$(BIN)/python -m pytest -m "not slow" $(CHECKED)
 
 # Where a version is what .venv has already, make test is the run of it.
 versions: $(INSTALLED) $(VERSIONS:%=.venv-%/.installed) ## Run the core claims on the oldest JAX that is supported, and the newest

@@ -45,6 +45,28 @@ def test_first_calls_in_threads_give_the_numbers_of_one_after_the_other(seed, co
     assert done.stdout == "different: []\n"
 
 
+def in_children(way):
+    script = _SCRIPT.with_name("forked.py")
+    command = [sys.executable, "-W", "ignore", str(script), way]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
+    return done.stdout.splitlines(), done.stderr
+
+
+@pytest.mark.slow
+def test_processes_that_are_spawned_give_the_same_numbers():
+    lines, errors = in_children("spawn")
+    assert lines == ["oscillator same"] * 2 + ["with_a_branch same"] * 2, errors
+
+
+@pytest.mark.skipif(not hasattr(os, "fork") or not native.available(), reason="needs both")
+def test_a_forked_process_gives_the_same_numbers_or_says_why_not():
+    """XLA's threads are not forked: what needs them would wait for ever."""
+    lines, errors = in_children("fork")
+    assert lines[:2] == ["oscillator same"] * 2, errors
+    assert set(lines[2:]) <= {"with_a_branch same", "with_a_branch refused True"}, errors
+    assert len(lines) == 4
+
+
 def test_an_address_keeps_its_array_alive():
     """A cache may forget an array while the kernels read it."""
     array = np.arange(1000.0)

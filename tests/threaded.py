@@ -80,6 +80,8 @@ TASKS = [
     *(ivp(oscillator, method=method) for method in ("EK0", "EK1", "DiagonalEK1") * 2),
     *[ivp(in_place), ivp(with_a_branch), ivp(falling, (1.0, 10.0), 50.0, events=ground)] * 2,
     *[saved, ensemble] * 2,
+    *[ivp(oscillator, end=20.0, until="periodic"), ivp(lambda t, y: 1.0 - y, until="steady")] * 2,
+    *[ivp(oscillator, breakpoints=[0.7]), ivp(oscillator, jumps=[(1.0, lambda t, y: 0.5 * y)])] * 2,
 ]
 
 

@@ -1,6 +1,7 @@
 """Compiling the library's own functions: lazily, and quickly."""
 
 import os
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache, wraps
@@ -19,6 +20,41 @@ TURN_ON_CPU = RLock()
 Such a batch occupies a thread of XLA's pool and waits for others of the same pool to do its parts
 (jaxlib 0.10): executions from several threads of the user's would wait for one another for ever.
 """
+
+
+class _Threads:
+    """Of XLA: a forked child has none of them, and would wait for them for ever.
+
+    Programs that XLA runs where they are called are done when the call returns; the others never.
+    """
+
+    def __init__(self) -> None:
+        self._used = self._lost = False
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forked)
+
+    def _forked(self) -> None:
+        self._lost = self._used
+
+    def awaited(self, outcome: Any) -> Any:
+        """What a program gives; raises where it would not come."""
+        self._used = True
+        if self._lost:
+            arrays: list[Any] = [x for x in jax.tree.leaves(outcome) if isinstance(x, jax.Array)]
+            until = time.monotonic() + _PATIENCE
+            while not all(x.is_ready() for x in arrays if not isinstance(x, jax.core.Tracer)):
+                if time.monotonic() > until:
+                    raise RuntimeError(
+                        "this process was forked from one in which JAX had run already, whose "
+                        "threads it does not have: start processes by 'spawn' or 'forkserver' "
+                        "(multiprocessing.get_context), or fork before the first solve."
+                    )
+                time.sleep(0.01)
+        return outcome
+
+
+_PATIENCE = 2.0
+_threads = _Threads()
 
 
 def turn(alone: bool) -> AbstractContextManager[Any]:
@@ -81,9 +117,9 @@ def compiled(
         @wraps(function)
         def call(*args: Any) -> Any:
             if not alone:
-                return jitted()(*args)
+                return _threads.awaited(jitted()(*args))
             with turn(alone):
-                return jax.block_until_ready(jitted()(*args))
+                return jax.block_until_ready(_threads.awaited(jitted()(*args)))
 
         return call
 

@@ -1,6 +1,7 @@
 """Checks of what the user passes: each error says what was expected, what came, what to do."""
 
 import difflib
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,3 +17,14 @@ def check_choice(what: str, value: Any, choices: Sequence[str]) -> None:
             message += f" Did you mean {near[0]!r}?"
         raise ValueError(message)
     raise TypeError(message)
+
+
+def whole_number(what: str, value: Any, least: int = 0) -> int:
+    """A whole number that is large enough; raises if it is none."""
+    try:
+        found = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{what} must be a whole number, got {value!r}.") from None
+    if found < least:
+        raise ValueError(f"{what} must be at least {least}, got {value!r}.")
+    return found

@@ -105,6 +105,8 @@ class Solver(Part):
                 f"order must be an integer from 1 to {MAX_ORDER}, or a prior such as "
                 f"Matern(3, lengthscale=1.0), got {self.order!r}."
             )
+        if self.prior is not None and not isinstance(self.prior, Prior):
+            raise TypeError(f"prior must be a prior such as IWP(3), got {self.prior!r}.")
         if self.prior is None or type(self.prior) is IWP:  # which its order says all about
             return IWP(self.order)
         if self.order != _checked(self.prior).order:

@@ -225,7 +225,8 @@ def solve_piece(
     equation = _equation(fun, chosen, arguments, is_large(kind))
     if isinstance(equation, Implicit):
         equation, kind, chosen = _implicit(equation, kind, chosen)
-    assert equation.function is not None
+    if equation.function is None:
+        raise TypeError("`fun` must be a function fun(t, y), got None.")
     fun = equation.function
     y0, guess = _with_guess(y0, equation)
     start = _initial_state(y0, equation)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from probode.base.errors import whole_number
 from probode.base.limits import Limits
 from probode.base.precision import double_precision, is_traced, on_host
 from probode.base.record import record, static
@@ -192,13 +193,14 @@ class Posterior(Conditional, Views):
                 f"{self.solver.name} has no samples: how errors of different components and times "
                 "go together is not known, only how large they are. For samples use EK1, or EK0."
             )
+        n, k = whole_number("n", n), whole_number("k", k)
         key = jax.random.key(seed) if isinstance(seed, int | np.integer) else seed
         if not 0 <= k < self.method.equation.order:
             raise ValueError(
                 f"samples are of derivatives 0 to {self.method.equation.order - 1}, which a start "
                 f"gives, got k = {k}."
             )
-        drawn = self.path.sample(self.method, int(n), key, t, self._spread_of_chain)
+        drawn = self.path.sample(self.method, n, key, t, self._spread_of_chain)
         return self._sampled(drawn, key, t, k)
 
     def sample_given_end(

@@ -41,7 +41,8 @@ def disabled() -> Iterator[None]:
 def load() -> ctypes.CDLL | None:
     """The library, made known to XLA; ``None`` if it was not built, or not from these sources.
 
-    One that is there and cannot be used is spoken of once.
+    One that is there and cannot be used is spoken of once. The environment variable
+    ``PROBODE_KERNELS`` names another file, such as one with checks (``make sanitize``).
     """
     with _TURN:  # one thread registers it, the others wait until it can be used
         return _load()
@@ -52,7 +53,7 @@ _TURN = Lock()
 
 @lru_cache(maxsize=1)
 def _load() -> ctypes.CDLL | None:
-    path = Path(__file__).with_name(LIBRARY)
+    path = Path(os.environ.get("PROBODE_KERNELS") or Path(__file__).with_name(LIBRARY))
     if not path.exists():
         return None
     try:

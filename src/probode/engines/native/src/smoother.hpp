@@ -245,6 +245,8 @@ inline void smooth_block(const Settings& s, int block, const Row& left, const Ro
     double least = 0.0;
     for (int i = 0; i < s.determined && !s.fixed; ++i)
       least = larger(least, kEpsilon * std::fabs(left.mean[i * d + first + k] / coords[i]));
+    // Numbers with fewer digits than others have no reflections. (XLA takes them for zero.)
+    if (least < std::numeric_limits<double>::min()) least = 0.0;
     rounding = larger(rounding, least);
     if (s.structure != kIsotropic) scale[k] = larger(right_row.scale[s.scales() == 1 ? 0 : first + k], least);
   }
