@@ -227,6 +227,27 @@ def test_the_kernel_for_gpus_does_the_same():
     np.testing.assert_allclose(results.mean, expected.mean, rtol=1e-11)
 
 
+@pytest.mark.parametrize("smooth", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_the_kernel_for_gpus_saves_the_same(smooth):
+    """Also of a member that stops half way; not run on a GPU here, but interpreted."""
+    times = np.array([0.0, 0.3, 0.31, 0.9, 1.0])
+    members, solver = ensemble(32, times, 1.0), probode.EK0(1)
+    options = {"solver": solver, "control": CONTROL, "smooth": smooth, "max_steps": 800}
+    expected = solve_lanes(lotka_volterra, members, **options)
+    with double_precision():
+        problem = Problem.of(lotka_volterra, members, solver, CONTROL, smooth)
+        inputs = problem.part(slice(0, 32), 32)
+        run = engine._compiled_kernel(problem.task, interpret=True)
+        counts, marginals = run(800.0, 32, *inputs)
+        results = problem.results(np.asarray(counts), np.asarray(marginals))
+    stopped = expected.status == probode.Status.MAX_STEPS
+    assert stopped.any() and not stopped.all()
+    assert np.array_equal(results.steps, expected.steps)
+    assert np.array_equal(results.status, expected.status)
+    np.testing.assert_allclose(results.mean, expected.mean, rtol=1e-11)
+    np.testing.assert_allclose(results.std, expected.std, rtol=1e-7)
+
+
 def test_large_systems_and_unknown_controls_are_left_to_other_engines():
     assert supports(probode.EK0(3), CONTROL, 3, platform="cpu")
     assert supports(probode.EK1(2), CONTROL, 3, platform="gpu")

@@ -36,7 +36,8 @@ MOST_NUMBERS = 256
 
 _CPU_CHUNKS = (blocks.LANES, 8 * blocks.LANES, 64 * blocks.LANES)
 _GPU_CHUNKS = (2**10, 2**14, 2**17, 2**20)
-_RECORD_BYTES = 2**26
+_RECORD_BYTES = {False: 2**26, True: 2**32}
+"""Memory for the records of a chunk: on the CPU, on a GPU."""
 
 
 def work(method: Method) -> int:
@@ -86,8 +87,8 @@ def supports(
         return False
     if count is not None and count < (FEWEST_SMOOTHED if smoothed else FEWEST_MEMBERS):
         return False
-    if not only_end and platform != "cpu":
-        return False
+    if not only_end and platform != "cpu" and count is not None:
+        return False  # there is a kernel, of which it is not known how fast it is: when asked for
     largest = SMOOTHING_WORK if smoothed else LARGEST_WORK.get(platform, 0)
     return work(method) <= largest
 
@@ -162,8 +163,7 @@ def solve_lanes(
     with double_precision(), one_blas_thread(), jax.default_device(device):
         problem = Problem.of(vector_field, members, solver, control, smooth, jac, covariance)
         limit = np.inf if max_steps is None else float(max_steps)
-        on_gpu = device.platform == "gpu" and problem.task.recorder is None
-        on_gpu = on_gpu and pallas(1) is not None
+        on_gpu = device.platform == "gpu" and pallas(1) is not None
         workers = 1 if on_gpu else cores()
         capacity = _capacity(problem, on_gpu, workers)
         run = (_compiled_kernel if on_gpu else _compiled_blocks)(problem.task)
@@ -189,7 +189,7 @@ def _capacity(problem: Problem, on_gpu: bool, workers: int) -> int:
     recorder = problem.task.recorder
     if recorder is not None:
         bytes_each = 8 * recorder.record.count * (problem.members.save_at.shape[-1] + 1)
-        allowed = [size for size in sizes if size * bytes_each <= _RECORD_BYTES]
+        allowed = [size for size in sizes if size * bytes_each <= _RECORD_BYTES[on_gpu]]
         fitting = min(fitting, max(allowed, default=sizes[0]))
     return fitting
 
@@ -215,6 +215,8 @@ def _compiled_kernel(task: Task, interpret: bool = False) -> Callable[..., Any]:
     from probode.engines.lanes import kernel  # Pallas takes half a second to import
 
     def run(limit: Any, count: Any, *inputs: Any) -> Any:
+        if task.recorder is not None:
+            return kernel.solve_saving(task, limit, *inputs, interpret=interpret)
         return task.marginals(kernel.solve_all(task, limit, *inputs, interpret=interpret))
 
     return jax.jit(run)

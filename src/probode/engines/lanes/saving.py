@@ -6,7 +6,7 @@ record before. The last one of a member is the end of its solve. A second loop r
 the records.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -138,18 +138,26 @@ class Recorder:
     def _join(self, lane: Lane, watch: Watch) -> tuple[Array, ...]:
         return (*self.layout.pack(lane), *self.watch.pack(watch))
 
-    def step(
-        self, state: Array, own: Array, common: Array, limit: Array, least: Array
-    ) -> Float[Array, "rows L"]:
-        """Step until at most ``least`` lanes are still on their way to a save point."""
+    def stepped(
+        self,
+        member: Member,
+        rows: tuple[Array, ...],
+        limit: Any,
+        least: Any,
+        count: Callable[..., Any],
+    ) -> tuple[Array, ...]:
+        """Rows after steps, until at most ``least`` lanes are on their way to a save point.
+
+        ``count`` says of how many lanes a condition holds.
+        """
         method = self.layout.method
-        member = self.layout.member(self.given, list(own), list(common))
 
         def underway(lane: Lane, watch: Watch) -> Array:
             return running(lane) & ~_passed(member, watch, lane)
 
         def proceed(rows: tuple[Array, ...]) -> Array:
-            return jnp.sum(underway(*self._split(rows))) > least
+            going: Array = count(underway(*self._split(rows))) > least
+            return going
 
         def body(rows: tuple[Array, ...]) -> tuple[Array, ...]:
             lane, watch = self._split(rows)
@@ -159,18 +167,25 @@ class Recorder:
             watch = _choose(active, new, watch)
             return self._join(advance(method, member, lane, active, limit).lane, watch)
 
-        return jnp.stack(jax.lax.while_loop(proceed, body, tuple(state)))
+        found: tuple[Array, ...] = jax.lax.while_loop(proceed, body, rows)
+        return found
 
-    def note(
-        self, state: Array, own: Array, common: Array
-    ) -> tuple[Float[Array, "rows L"], Float[Array, "record L"], Array, Array]:
-        """Lanes after what lies behind them was recorded, the record, who has one, who finished.
+    def step(
+        self, state: Array, own: Array, common: Array, limit: Array, least: Array
+    ) -> Float[Array, "rows L"]:
+        """The same for lanes as columns of a matrix."""
+        member = self.layout.member(self.given, list(own), list(common))
+        return jnp.stack(self.stepped(member, tuple(state), limit, least, jnp.sum))
+
+    def noted(
+        self, member: Member, rows: tuple[Array, ...]
+    ) -> tuple[tuple[Array, ...], list[Array], Array, Array]:
+        """Rows after what lies behind was recorded, the record, who has passed, who has ended.
 
         A lane that has nothing left to record but its end records that.
         """
         method = self.layout.method
-        member = self.layout.member(self.given, list(own), list(common))
-        lane, watch = self._split(tuple(state))
+        lane, watch = self._split(rows)
         passed = _passed(member, watch, lane)
         time = scalar(e.choose(passed, watch.coming[()], lane.t[()]))
 
@@ -182,9 +197,15 @@ class Recorder:
         inside, reaching, anew = lift(save, _saving(lane, watch), time)
         count = scalar(e.add(watch.count[()], 1.0))
         after = _choose(passed, Watch(inside, anew, count, watch.coming), watch)
-        record = jnp.stack(self.record.pack((inside, reaching)))
-        ended = ~running(lane)
-        return jnp.stack(self._join(lane, after)), record, passed | ended, ended & ~passed
+        return self._join(lane, after), self.record.pack((inside, reaching)), passed, ~running(lane)
+
+    def note(
+        self, state: Array, own: Array, common: Array
+    ) -> tuple[Float[Array, "rows L"], Float[Array, "record L"], Array, Array]:
+        """Lanes after what lies behind them was recorded, the record, who has one, who finished."""
+        member = self.layout.member(self.given, list(own), list(common))
+        after, record, passed, ended = self.noted(member, tuple(state))
+        return jnp.stack(after), jnp.stack(record), passed | ended, ended & ~passed
 
 
 def begin_watch(recorder: Recorder, states: Array, first: Array) -> Float[Array, "rows B"]:
