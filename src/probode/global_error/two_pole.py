@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from probode.engines.two_pole.machine import Carried, Scheme
 from probode.engines.two_pole.step import Standing, System
 from probode.model.two_pole import error_gains
 
@@ -113,6 +114,23 @@ class Transport(NamedTuple):
         while mine.behind:
             mine = mine._carried()
         return mine
+
+    @property
+    def scheme(self) -> Scheme:
+        """For the kernels, which do all of this too (``native/src/two_pole_error.hpp``)."""
+        around, times = (0.0, 0.0), None
+        if self.watch is not None:
+            around, times = self.watch.scheme
+        habits = _QUICK, _MISTRUST, _SMALL, _TINY, _LITTLE, _LEAST_RATE
+        return Scheme(np.array([self.w, *habits, *around]), times)
+
+    def found_by_kernels(self, carried: Carried) -> "Transport":
+        """With what they have found, up to where they came."""
+        if self.watch is not None:
+            self.watch.take(carried)
+        found = [] if self.watch is not None else carried.errors
+        mine = self._replace(found=(found, len(found)), judged=Judged(*carried.judged))
+        return mine._replace(behind=0, f=carried.f)
 
     @property
     def errors(self) -> np.ndarray:
@@ -216,9 +234,14 @@ _LITTLE, _LEAST_RATE = 1e-4, 0.01
 
 @lru_cache(maxsize=4096)  # steps are held: most of them are equal
 def _weights(lengths: tuple[float, ...], at: int) -> np.ndarray:
-    """Weights of values, between which steps of these ``lengths`` lie, in the slope at one."""
+    """Weights in the slope at a node, of values between which steps of these ``lengths`` lie.
+
+    They are those of differences to its own value.
+    """
     s = np.concatenate([[0.0], np.cumsum(lengths)])
-    s -= s[at]
-    unit, right = np.abs(s).max(), np.zeros(len(s))
-    right[1] = 1.0
-    return np.linalg.solve(np.vander(s / unit, len(s), increasing=True).T, right) / unit
+    found = np.zeros(len(s))
+    for j in range(len(s)):  # Lagrange's polynomials: Π (s_a - s_k) / (s_j - s_k) / (s_j - s_a)
+        others = [k for k in range(len(s)) if k not in (j, at)]
+        if j != at:
+            found[j] = np.prod((s[at] - s[others]) / (s[j] - s[others])) / (s[j] - s[at])
+    return found

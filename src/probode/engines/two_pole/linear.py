@@ -7,6 +7,7 @@ by SuperLU, small or full matrices as they are, and Jacobians that are never for
 
 import ctypes
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, Protocol
 
 import jax
@@ -18,7 +19,7 @@ from probode.base.compile import compiled
 from probode.engines.native.library import address, available, load
 from probode.programs.colouring import columns_of
 from probode.programs.field import Field
-from probode.programs.layout import layout
+from probode.programs.layout import layout, widths
 
 Solve = Callable[[np.ndarray], np.ndarray]
 
@@ -47,11 +48,15 @@ class Full:
 
     def factorised(self, jacobian: Any, c: float) -> Solve:
         """By LAPACK."""
-        lapack = _lapack()
-        matrix = self._mass - c * as_dense(jacobian, len(self._mass))
-        lu, pivots, info = lapack.dgetrf(matrix, overwrite_a=True)
-        _check(info, lu)
+        lapack, (lu, pivots) = _lapack(), self.decomposed(jacobian, c)
         return lambda b: lapack.dgetrs(lu, pivots, b)[0]
+
+    def decomposed(self, jacobian: Any, c: float) -> tuple[np.ndarray, np.ndarray]:
+        """LAPACK's factors, and the rows that were exchanged."""
+        matrix = self._mass - c * as_dense(jacobian, len(self._mass))
+        lu, pivots, info = _lapack().dgetrf(matrix, overwrite_a=True)
+        _check(info, lu)
+        return lu, pivots
 
 
 class Banded:
@@ -71,24 +76,21 @@ class Banded:
     name = "band LU"
 
     def __init__(self, pattern: csc_array, mass: Any = None, order: np.ndarray | None = None):
-        d = pattern.shape[0]
-        self._order, place = order, np.arange(d)
-        if order is not None:
-            place[order] = np.arange(d)
-        given = csc_array(identity(d)) if mass is None else csc_array(mass)
-        both = [(place[one.indices], place[columns_of(one)]) for one in (pattern, given)]
-        below = [row - column for row, column in both]
-        self.lower = max(int(np.max(one, initial=0)) for one in below)
-        self.upper = max(int(np.max(-one, initial=0)) for one in below)
+        self._pattern, self._mass, self.order = pattern, mass, order
         self._band: Any = _NativeBand if available() else _LapackBand
-        self._places, fixed = (self._band.places(self.lower, self.upper, *one) for one in both)
-        self._fixed = np.zeros(d * self._band.height(self.lower, self.upper))
-        self._fixed[fixed] = given.data
+        given = [pattern] if mass is None else [pattern, csc_array(mass)]
+        if order is None:
+            found = [widths(one) for one in given]
+        else:
+            apart = [row - column for row, column in map(self._ordered, given)]
+            found = [(int(x.max(initial=0)), -int(x.min(initial=0))) for x in apart]
+        self.lower, self.upper = (max(each) for each in zip(*found, strict=True))
 
     def factorised(self, jacobian: Any, c: float) -> Solve:
         """By the kernels, or by LAPACK."""
-        band, order = self._fixed.copy(), self._order
-        band[self._places] -= c * jacobian.data
+        places, fixed = self._places
+        band, order = fixed.copy(), self.order
+        band[places] -= c * jacobian.data
         solve: Solve = self._band.factorised(band, self.lower, self.upper)
         if order is None:
             return solve
@@ -99,6 +101,27 @@ class Banded:
             return x
 
         return reordered
+
+    @cached_property
+    def _places(self) -> tuple[np.ndarray, np.ndarray]:
+        """Where entries are in the band, and what is always there."""
+        d, sizes = self._pattern.shape[0], (self.lower, self.upper)
+        given = csc_array(identity(d)) if self._mass is None else csc_array(self._mass)
+        places, own = (
+            self._band.places(*sizes, *self._ordered(one)) for one in (self._pattern, given)
+        )
+        fixed = np.zeros(d * self._band.height(*sizes))
+        fixed[own] = given.data
+        return places, fixed
+
+    def _ordered(self, matrix: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Rows and columns of all entries, in their order."""
+        rows, columns = matrix.indices.astype(np.int64), columns_of(matrix).astype(np.int64)
+        if self.order is None:
+            return rows, columns
+        place = np.empty(len(self.order), np.int64)
+        place[self.order] = np.arange(len(place))
+        return place[rows], place[columns]
 
 
 class _NativeBand:
@@ -167,15 +190,23 @@ class Sparse:
 
     def factorised(self, jacobian: Any, c: float) -> Solve:
         """By SuperLU."""
+        lu = self.decomposed(jacobian, c)
+        return lambda b: lu.solve(b)
+
+    def decomposed(self, jacobian: Any, c: float) -> Any:
+        """SuperLU's object, whose factors are those of the matrix itself: it is not scaled."""
+        return Sparse.of(csc_array(self._mass - c * jacobian))
+
+    @staticmethod
+    def of(matrix: csc_array) -> Any:
+        """That of any matrix."""
         from scipy.sparse.linalg import splu
 
-        matrix = csc_array(self._mass - c * jacobian)
         try:
-            symmetric = {"SymmetricMode": True, "Equil": True}
-            lu = splu(matrix, "MMD_AT_PLUS_A", diag_pivot_thresh=0.01, options=symmetric)
+            symmetric = {"SymmetricMode": True, "Equil": False}
+            return splu(matrix, "MMD_AT_PLUS_A", diag_pivot_thresh=0.01, options=symmetric)
         except RuntimeError as error:
             raise Singular(str(error)) from None
-        return lambda b: lu.solve(b)
 
 
 class Krylov:
@@ -253,6 +284,8 @@ _FULL = 0.2
 """Part of the entries from which on it is, too."""
 _WIDE = 40
 """Diagonals of the band from which on SuperLU is asked instead."""
+_NARROW = 8
+"""Diagonals up to which no better numbering is looked for."""
 _NARROWER = 0.5
 """A renumbering that is to be used leaves less than this part of them."""
 
@@ -272,12 +305,16 @@ class Direct:
 
     def factorised(self, jacobian: Any, c: float) -> Solve:
         """By the one that suits."""
+        return self.chosen(jacobian).factorised(jacobian, c)
+
+    def chosen(self, jacobian: Any) -> Linear:
+        """The one that suits."""
         if self._chosen is None or not self._is_known(jacobian):
             self._chosen = direct_for(jacobian, self._d, self._mass)
             self.name = self._chosen.name
             if issparse(jacobian):
                 self._indices = jacobian.indptr, jacobian.indices
-        return self._chosen.factorised(jacobian, c)
+        return self._chosen
 
     def _is_known(self, jacobian: Any) -> bool:
         if not issparse(jacobian) or self._indices is None:
@@ -300,6 +337,8 @@ def direct_for(jacobian: Any, d: int, mass: Any = None) -> Linear:
     if mass is not None:
         ones = [csc_array((np.ones(one.nnz), one.indices, one.indptr)) for one in (both, mass)]
         both = csc_array(ones[0] + ones[1])
+    if sum(widths(both)) <= _NARROW:
+        return Banded(jacobian, mass)
     found = layout(both)
     width, ordered = found.below + found.above, found.ordered_below + found.ordered_above
     if min(width, ordered) > _WIDE:

@@ -45,6 +45,13 @@ _FAR = 10.0
 """An error after which the Jacobian is not believed any more."""
 _ANEW = 3
 """Failures in a row after which derivatives are not believed, either."""
+STRETCH = 1.0 + 1e-10
+"""A step that would end this close to the end is stretched to it."""
+HABITS = (
+    *(_ITERATIONS, _ENOUGH, _LEAST, _DIVERGES, _SLOW, _MISTRUST, _OLD, _SAFETY, _GROWTH, _SHRINK),
+    *(_LONGER, _SHORTER, _CAREFUL, _SAME, _FAR, _ANEW, STRETCH),
+)
+"""All of these, for the kernels."""
 
 
 class System(NamedTuple):
@@ -61,6 +68,12 @@ class System(NamedTuple):
 
     invert: Callable[[np.ndarray], np.ndarray] | None = None
     """``v -> M⁻¹ v``, for the slope at the start."""
+    size: int = 0
+    """Components."""
+    weights: Any = None
+    """``M``, sparse."""
+    loop: Callable[[int], None] | None = None
+    """Evaluates ``f`` for the kernels (:mod:`probode.engines.two_pole.machine`)."""
 
     def slope(self, t: float, y: np.ndarray) -> np.ndarray:
         """``y' = M⁻¹ f(t, y)``."""
@@ -166,7 +179,7 @@ def attempt(
     if judged and err > 1.0:
         stale = now.age > 0 and err > _FAR
         factor = max(_SHRINK, _SAFETY * err ** (-1.0 / (gain.order + 1)))
-        return _failed(now, factor, resolved=True, stale=stale)
+        return _failed(now, factor, resolved=solved.finite, stale=stale)
     if not done:
         if now.age > 0:  # a new Jacobian first
             return now._replace(jacobian=None, matrix=None, resolved=solved.finite)

@@ -10,7 +10,9 @@ import numpy as np
 from scipy.sparse import csc_array, diags_array, issparse
 
 from probode.base.compile import compiled, turn
+from probode.engines.native.library import available
 from probode.engines.two_pole.linear import Direct, Krylov, Singular, Sparse
+from probode.engines.two_pole.machine import evaluation_in_xla, loop_in_python, loop_in_xla
 from probode.engines.two_pole.step import System
 from probode.programs.colouring import read_pattern
 from probode.programs.field import Field
@@ -53,13 +55,16 @@ class Asked(NamedTuple):
 def system_of(field: Any, t0: float, y0: np.ndarray, order: int, asked: Asked) -> System:
     """The system of a traced field, or of one (with ``function``) that only Python evaluates."""
     d, traced = y0.size, isinstance(field, Field)
-    f = _evaluation(field) if traced else field.function
     if asked.function is not None and d <= _FEW_IN_NUMPY:
         f = asked.function
+    else:
+        f = _evaluation(field) if traced else field.function
     mass = None if asked.mass is None else _sparse_mass(asked.mass, d)
     invert = None if mass is None else _inverse(mass)
     weigh = None if mass is None else mass.__matmul__
-    rest = (order, weigh, invert)
+    compiled = traced and asked.function is not f and available()
+    loop = loop_in_xla(field) if compiled else loop_in_python(f, d)
+    rest = (order, weigh, invert, d, mass, loop)
     if asked.linear == "krylov":
         if not traced:
             raise TypeError(
@@ -74,6 +79,8 @@ def system_of(field: Any, t0: float, y0: np.ndarray, order: int, asked: Asked) -
 
 def _evaluation(field: Field) -> Callable[[float, np.ndarray], np.ndarray]:
     """``f(t, y)``, compiled for large arrays, with as little as possible around it."""
+    if available():
+        return evaluation_in_xla(field)
     call = _value()
 
     def f(t: float, y: np.ndarray) -> np.ndarray:

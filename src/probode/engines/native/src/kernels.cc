@@ -10,6 +10,7 @@
 #include "smoother.hpp"
 #include "tape.hpp"
 #include "transport.hpp"
+#include "two_pole.hpp"
 
 namespace probode {
 namespace PROBODE_ISA {
@@ -102,12 +103,17 @@ void interpolate_all(const double* settings, const double* const* nodes, const l
     interpolation.evaluate(right[i], t[i], means + i * s.d, columns + i * columns_size);
 }
 
+Machine* new_two_pole(const double* numbers, const double* atol, const double* rtol, const double* x) {
+  return new TwoPole(numbers, atol, rtol, x);
+}
+
 }  // namespace
 
 extern const Kernels kernels;
 const Kernels kernels = {open_chunk,       advance_step,  run_chunk,        run_at_times,
                          run_to_posterior, gaussian,      evaluate_once,    transport_errors,
-                         smooth_chunk,     interpolate_all, factorise_band, solve_band_of};
+                         smooth_chunk,     interpolate_all, factorise_band, solve_band_of,
+                         new_two_pole};
 
 }  // namespace PROBODE_ISA
 }  // namespace probode
