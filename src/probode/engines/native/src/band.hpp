@@ -80,27 +80,8 @@ inline void solve_band_of(long n, int below, int above, const double* upper, con
   solve(n, below, above, upper, lower, exchanged, x);
 }
 
-// The same where no row was exchanged: the last values stay in registers, and U is as narrow as the matrix was.
-template <int Below, int Above>
-void solve_plain_band(long n, int w, const double* upper, const double* lower, double* x) {
-  double last[Below + 1] = {}, next[Above + 1] = {};
-  for (long k = 0; k < n; ++k) {
-    double value = x[k];
-    for (int i = Below; i > 0; --i)  // the latest, which is waited for, comes last
-      if (k >= i) value -= lower[(k - i) * Below + i - 1] * last[i - 1];
-    for (int i = Below - 1; i > 0; --i) last[i] = last[i - 1];
-    last[0] = x[k] = value;
-  }
-  for (long k = n - 1; k >= 0; --k) {
-    const double* row = upper + k * w;
-    double value = x[k] * row[0];
-    for (int j = Above; j > 0; --j) value -= row[j] * next[j - 1];
-    for (int j = Above - 1; j > 0; --j) next[j] = next[j - 1];
-    next[0] = x[k] = value;
-  }
-}
-
-inline void solve_some_plain_band(long n, int below, int above, const double* upper, const double* lower, double* x) {
+// The same where no row was exchanged: U is as narrow as the matrix was.
+inline void solve_plain_band(long n, int below, int above, const double* upper, const double* lower, double* x) {
   const int w = below + above + 1;
   for (long k = 0; k < n; ++k) {
     const double value = x[k];
@@ -114,15 +95,6 @@ inline void solve_some_plain_band(long n, int below, int above, const double* up
     for (int j = others; j > 0; --j) value -= row[j] * x[k + j];
     x[k] = value;
   }
-}
-
-inline void solve_plain_band_of(long n, int below, int above, const double* upper, const double* lower, double* x) {
-  const int w = below + above + 1;
-  if (below == 1 && above == 1) return solve_plain_band<1, 1>(n, w, upper, lower, x);
-  if (below == 2 && above == 2) return solve_plain_band<2, 2>(n, w, upper, lower, x);
-  if (below == 3 && above == 3) return solve_plain_band<3, 3>(n, w, upper, lower, x);
-  if (below == 4 && above == 4) return solve_plain_band<4, 4>(n, w, upper, lower, x);
-  solve_some_plain_band(n, below, above, upper, lower, x);
 }
 
 }  // namespace PROBODE_ISA

@@ -1,9 +1,11 @@
 // What solves with a matrix M - c J that was factorised: in a band, sparse, or full.
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "band.hpp"
+#include "plain_band.hpp"
 
 namespace probode {
 namespace PROBODE_ISA {
@@ -17,13 +19,30 @@ struct Factors {
   virtual bool wants_room() const { return true; }
 };
 
-// I - c J (or M - c J) in a band, its rows and columns in another order if there is one.
-struct BandFactors : Factors {
+// Of a matrix whose rows and columns are taken in another order, if there is one.
+struct OrderedFactors : Factors {
+  std::vector<int32_t> order;
+
+  bool wants_room() const override { return !order.empty(); }
+
+  void solve(double* x, double* room) const override {
+    if (order.empty()) return solve_in_order(x);
+    const long d = static_cast<long>(order.size());
+    for (long i = 0; i < d; ++i) room[i] = x[order[i]];
+    solve_in_order(room);
+    for (long i = 0; i < d; ++i) x[order[i]] = room[i];
+  }
+
+ protected:
+  virtual void solve_in_order(double* x) const = 0;
+};
+
+// In a band, rows exchanged where that is needed.
+struct BandFactors : OrderedFactors {
   long d;
   int below, above;
   std::vector<double> upper, lower;
   std::vector<int> exchanged;
-  std::vector<int32_t> order;
   bool in_place = false;  // whether no row was exchanged
 
   // The result: whether there is a pivot in every row.
@@ -36,26 +55,37 @@ struct BandFactors : Factors {
     return true;
   }
 
-  bool wants_room() const override { return !order.empty(); }
-
-  void solve(double* x, double* room) const override {
-    if (!order.empty()) {
-      for (long i = 0; i < d; ++i) room[i] = x[order[i]];
-      solve_in_order(room);
-      for (long i = 0; i < d; ++i) x[order[i]] = room[i];
-    } else {
-      solve_in_order(x);
-    }
-  }
-
- private:
-  void solve_in_order(double* x) const {
+ protected:
+  void solve_in_order(double* x) const override {
     if (in_place)
-      solve_plain_band_of(d, below, above, upper.data(), lower.data(), x);
+      solve_plain_band(d, below, above, upper.data(), lower.data(), x);
     else
       solve_band_of(d, below, above, upper.data(), lower.data(), exchanged.data(), x);
   }
 };
+
+// In a narrow band, from both ends.
+template <int B>
+struct PlainBandFactors : OrderedFactors {
+  PlainBand<B> band;
+
+ protected:
+  void solve_in_order(double* x) const override { band.solve(x); }
+};
+
+// The one that suits a band of these widths, its rows one after the other; none, if it is singular.
+template <int B = 1>
+std::shared_ptr<OrderedFactors> factorised_band(long d, int below, int above, std::vector<double> entries) {
+  if constexpr (B <= 4) {
+    if (below != B || above != B) return factorised_band<B + 1>(d, below, above, std::move(entries));
+    auto plain = std::make_shared<PlainBandFactors<B>>();
+    if (plain->band.factorise(d, entries.data())) return plain;
+  }
+  auto made = std::make_shared<BandFactors>();
+  made->d = d, made->below = below, made->above = above, made->upper = std::move(entries);
+  if (!made->factorise()) return nullptr;
+  return made;
+}
 
 // P A Q = L U with both factors in compressed columns: the entry of the diagonal is the first of L (and one) and the last
 // of U. `rows` and `columns` say where a row and a column of A have gone.

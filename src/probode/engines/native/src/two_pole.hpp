@@ -276,26 +276,25 @@ class TwoPole final : public Machine {
   void factorise() {
     matrix_ = nullptr;  // its memory may be used again
     if (!error_.carries()) used_ = nullptr;
-    auto made = std::make_shared<BandFactors>();
-    made->d = d_, made->below = jacobian_->below, made->above = jacobian_->above, made->order = jacobian_->order;
     const double c = gain().gamma * h_;
-    const int w = made->below + made->above + 1;
-    made->upper.resize(d_ * w);
-    for (long i = 0; i < d_ * w; ++i) made->upper[i] = -c * jacobian_->entries[i];
+    const int below = jacobian_->below, w = below + jacobian_->above + 1;
+    std::vector<double> entries(d_ * w);
+    for (long i = 0; i < d_ * w; ++i) entries[i] = -c * jacobian_->entries[i];
     if (mass_ == nullptr) {
-      for (long i = 0; i < d_; ++i) made->upper[i * w + made->below] += 1.0;
+      for (long i = 0; i < d_; ++i) entries[i * w + below] += 1.0;
     } else {
       const std::vector<int32_t> place = jacobian_->places();
       for (long row = 0; row < d_; ++row)
         for (int32_t p = mass_->ends[row]; p < mass_->ends[row + 1]; ++p) {
           const long column = mass_->columns[p], i = place.empty() ? row : place[row];
-          made->upper[i * w + (place.empty() ? column : place[column]) - i + made->below] += mass_->entries[p];
+          entries[i * w + (place.empty() ? column : place[column]) - i + below] += mass_->entries[p];
         }
     }
-    if (made->factorise())
-      take(made);
-    else
-      singular_ = true;
+    auto made = factorised_band(d_, below, jacobian_->above, std::move(entries));
+    singular_ = made == nullptr;
+    if (singular_) return;
+    made->order = jacobian_->order;
+    take(made);
   }
 
   void take(std::shared_ptr<Factors> made) {
