@@ -8,7 +8,7 @@ by SuperLU, small or full matrices as they are, and Jacobians that are never for
 import ctypes
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ from scipy.sparse import csc_array, identity, issparse
 
 from probode.base.compile import compiled
 from probode.engines.native.library import address, available, load
-from probode.programs.colouring import columns_of
+from probode.programs.colouring import columns_of, filled
 from probode.programs.field import Field
 from probode.programs.layout import layout, widths
 
@@ -176,7 +176,7 @@ class _LapackBand:
 
 
 class Sparse:
-    """Sparse LU (SuperLU), with a minimum degree ordering of ``A + Aᵀ``.
+    """Sparse LU (SuperLU), with a minimum degree ordering of ``A + Aᵀ``, found once.
 
     Matrices of discretised equations have a symmetric pattern and a heavy diagonal, for which that
     ordering is some 2.5 times as fast as SciPy's default one; rows are exchanged only where a
@@ -187,26 +187,71 @@ class Sparse:
 
     def __init__(self, d: int, mass: Any = None) -> None:
         self._mass = csc_array(identity(d)) if mass is None else csc_array(mass)
+        self._known: tuple[Any, ...] | None = None
 
     def factorised(self, jacobian: Any, c: float) -> Solve:
         """By SuperLU."""
-        lu = self.decomposed(jacobian, c)
-        return lambda b: lu.solve(b)
+        found = self.decomposed(jacobian, c)
 
-    def decomposed(self, jacobian: Any, c: float) -> Any:
-        """SuperLU's object, whose factors are those of the matrix itself: it is not scaled."""
-        return Sparse.of(csc_array(self._mass - c * jacobian))
+        def solve(b: np.ndarray) -> np.ndarray:
+            x = np.empty_like(b)
+            x[found.order] = found.lu.solve(b[found.order])
+            return x
+
+        return solve
+
+    def decomposed(self, jacobian: Any, c: float) -> "Decomposed":
+        """The factors of the matrix itself: it is not scaled."""
+        if self._known is None:
+            self._known = self._plan(jacobian)
+        order, fixed, places, matrix = self._known
+        data = fixed.copy()
+        data[places] -= c * jacobian.data
+        return Decomposed(_superlu(filled(matrix, data), "NATURAL"), order)
+
+    def _plan(self, jacobian: Any) -> tuple[Any, ...]:
+        """The order, what is always in the matrix, and where entries of Jacobians are in it."""
+        given = csc_array(jacobian)
+        ones = [np.ones(one.nnz) for one in (self._mass, given)]
+        both = csc_array(filled(self._mass, ones[0]) + filled(given, ones[1]))
+        d = both.shape[0]  # with a heavy diagonal it can be factorised, whatever its entries are
+        heavy = csc_array(both + 2.0 * both.nnz * identity(d))
+        order = np.argsort(_superlu(heavy, "MMD_AT_PLUS_A").perm_c)
+        place = np.empty(d, np.int64)
+        place[order] = np.arange(d)
+        matrix = csc_array(both[order][:, order])
+        matrix.sort_indices()
+        # Entries by one number each: those of a matrix in compressed columns are sorted by it.
+        known = columns_of(matrix) * np.int64(d) + matrix.indices
+        own, places = (
+            np.searchsorted(known, place[columns_of(one)] * d + place[one.indices])
+            for one in (self._mass, given)
+        )
+        fixed = np.zeros(matrix.nnz)
+        fixed[own] = self._mass.data
+        return order, fixed, places, matrix
+
+
+class Decomposed(NamedTuple):
+    """SuperLU's factors, of a matrix with rows and columns in an order."""
+
+    lu: Any
+    order: np.ndarray
 
     @staticmethod
-    def of(matrix: csc_array) -> Any:
-        """That of any matrix."""
-        from scipy.sparse.linalg import splu
+    def of(matrix: csc_array) -> "Decomposed":
+        """Of any matrix, as it is."""
+        return Decomposed(_superlu(matrix, "MMD_AT_PLUS_A"), np.arange(matrix.shape[0]))
 
-        try:
-            symmetric = {"SymmetricMode": True, "Equil": False}
-            return splu(matrix, "MMD_AT_PLUS_A", diag_pivot_thresh=0.01, options=symmetric)
-        except RuntimeError as error:
-            raise Singular(str(error)) from None
+
+def _superlu(matrix: csc_array, ordering: str) -> Any:
+    from scipy.sparse.linalg import splu
+
+    try:
+        symmetric = {"SymmetricMode": True, "Equil": False}
+        return splu(matrix, ordering, diag_pivot_thresh=0.01, options=symmetric)
+    except RuntimeError as error:
+        raise Singular(str(error)) from None
 
 
 class Krylov:

@@ -20,7 +20,7 @@ from probode.base.precision import double_precision
 from probode.base.status import Status
 from probode.engines.native.library import address, load
 from probode.engines.two_pole import step
-from probode.engines.two_pole.linear import Banded, Direct, Full, Singular, Sparse
+from probode.engines.two_pole.linear import Banded, Decomposed, Direct, Full, Singular, Sparse
 from probode.engines.two_pole.step import Counts, Standing, System
 from probode.model.two_pole import HIGHEST, gains
 from probode.programs.field import Field
@@ -113,7 +113,7 @@ class Machine:
         if system.weights is not None:
             rows = system.weights.tocsr()
             made._call("weigh", rows.data, *map(_short, (rows.indices, rows.indptr)))
-            made._sparse(Sparse.of(system.weights), True)
+            made._sparse(Decomposed.of(system.weights), True)
         if scheme is not None:
             times = np.zeros(0) if scheme.times is None else np.asarray(scheme.times, float)
             count, watched = ctypes.c_long(len(times)), scheme.times is not None
@@ -224,11 +224,12 @@ class Machine:
             return self._call("singular")
         return self._call("full_factors", np.asfortranarray(both), _short(exchanged))
 
-    def _sparse(self, lu: Any, inverse: bool) -> None:
+    def _sparse(self, made: Decomposed, inverse: bool) -> None:
+        lu, places = made.lu, np.empty(self.system.size, np.int64)
+        places[made.order] = np.arange(self.system.size)
         parts = [(one.data, _short(one.indices), _short(one.indptr)) for one in (lu.L, lu.U)]
-        self._call(
-            "sparse_factors", *parts[0], *parts[1], *map(_short, (lu.perm_r, lu.perm_c)), inverse
-        )
+        gone = [_short(one[places]) for one in (lu.perm_r, lu.perm_c)]
+        self._call("sparse_factors", *parts[0], *parts[1], *gone, inverse)
 
     def _vector(self, which: int, k: int = 0, rows: int = 0) -> np.ndarray:
         found = np.empty((rows, self.system.size) if rows else self.system.size)
