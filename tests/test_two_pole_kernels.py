@@ -4,6 +4,7 @@ Both do the same operations in another order. What rounding changes in a step of
 with the solution's own errors: far below the tolerance.
 """
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -11,7 +12,12 @@ from scipy.sparse import csc_array, diags_array
 
 import probode
 from probode import MassMatrix, PIControl, SparseEK1, Status
+from probode.base.precision import double_precision
 from probode.engines.native.library import available, disabled
+from probode.engines.two_pole.outset import begin
+from probode.engines.two_pole.step import Weights, attempt
+from probode.engines.two_pole.system import Asked, system_of
+from probode.programs.field import bind
 
 pytestmark = pytest.mark.skipif(not available(), reason="no kernels")
 N = 90
@@ -128,3 +134,26 @@ def test_where_f_is_not_finite_both_say_so():
     ends = [run(root, calibration="model") for run in (solve, without)]
     assert ends[0].status == ends[1].status == Status.NOT_FINITE
     np.testing.assert_allclose(ends[0].t[-1], ends[1].t[-1], rtol=1e-7)
+
+
+def test_iterative_solvers_keep_their_vectors_on_the_device():
+    asked = Asked(linear="krylov")
+    with double_precision():
+        field = bind(reaction, jnp.asarray(0.0), jnp.asarray(Y0), (), None, diagonal=False)
+        system = system_of(field, 0.0, Y0, 4, asked)
+        now = begin(system, PIControl(1e-5, 1e-5), 0.0, 2.0, Y0)
+        after = attempt(system, Weights(1e-2, 1e-2), now, now.h)
+    assert after.counts.accepted == 1
+    assert isinstance(after.x, jax.Array)
+    assert isinstance(after.used.solve(after.x[0]), jax.Array)
+
+
+@pytest.mark.parametrize("kind", ["sparse", "sparse, weighed"])
+def test_iterations_take_the_steps_of_factorisations(kind):
+    options = {"calibration": "defect", "control": PIControl(1e-5, 1e-5)}
+    solver = SparseEK1(4, linear="krylov")
+    found = probode.solve(EQUATIONS[kind], (0.0, 2.0), Y0, solver=solver, **options)
+    exact = solve(EQUATIONS[kind])
+    assert abs(int(found.stats.steps) - int(exact.stats.steps)) <= 2
+    np.testing.assert_allclose(found.mean[-1], exact.mean[-1], atol=1e-4)
+    np.testing.assert_allclose(np.median(found.std[-1] / exact.std[-1]), 1.0, atol=0.5)

@@ -190,7 +190,7 @@ def _accepted(form: Form, now: Standing) -> Form:
     """After a step that was accepted."""
     u = now.correction
     assert u is not None
-    scale = float(np.sqrt(np.dot(u, u) / u.size))
+    scale = float(np.sqrt(u @ u / u.size))
     local = gains(now.order).error * scale
     follower = None if form.follower is None else form.follower.passed(now)
     return Form(now, float(np.hypot(form.std, local)), scale / abs(now.h), follower)
@@ -202,7 +202,7 @@ def _across(
     """Over a switch to ``t``: ``y`` goes on with its slope, all else begins anew."""
     now = form.standing
     y, slope = now.x[0], now.x[1] / now.h
-    beyond = np.asarray(system.slope(t, y))
+    beyond = system.slope(t, y)
     y = y + (t - now.t) * ((1.0 - share) * slope + share * beyond)
     anew = begin(system, control, t, t1, y)
     if not np.all(np.isfinite(anew.x)):
@@ -252,7 +252,7 @@ def row_of(method: Method, form: Form) -> Rows:
     now = form.standing
     mean = np.zeros((method.structure.n, method.structure.d))
     for i in range(len(now.x)):
-        np.multiply(now.x[i], factorial(i) / now.h**i, out=mean[i])
+        np.multiply(np.asarray(now.x[i]), factorial(i) / now.h**i, out=mean[i])
     return as_row(method, (now.t, now.h, form.noise, form.std, now.order), mean)
 
 

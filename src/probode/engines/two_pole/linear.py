@@ -10,15 +10,11 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from scipy.sparse import csc_array, identity, issparse
 
-from probode.base.compile import compiled
 from probode.engines.native.library import address, available, load
 from probode.programs.colouring import columns_of, filled
-from probode.programs.field import Field
 from probode.programs.layout import layout, widths
 
 Solve = Callable[[np.ndarray], np.ndarray]
@@ -252,75 +248,6 @@ def _superlu(matrix: csc_array, ordering: str) -> Any:
         return splu(matrix, ordering, diag_pivot_thresh=0.01, options=symmetric)
     except RuntimeError as error:
         raise Singular(str(error)) from None
-
-
-class Krylov:
-    """GMRES, with products ``J v`` only: nothing is factorised, and nothing but vectors stored.
-
-    Parameters
-    ----------
-    field
-        The vector field, whose products are those of JAX (``jax.jvp``).
-    preconditioner
-        ``(t, y, c, b) -> u``, an approximate solution, to be traced by JAX; ``None``: ``u = b``.
-    mass
-        ``M``, sparse.
-    """
-
-    name = "GMRES"
-
-    def __init__(
-        self, field: Field, preconditioner: Callable[..., Any] | None = None, mass: Any = None
-    ) -> None:
-        self._preconditioner, self._field = preconditioner, field
-        self._mass = None
-        if mass is not None:
-            entries = mass.tocoo()
-            self._mass = entries.row, entries.col, entries.data
-
-    def factorised(self, jacobian: Any, c: float) -> Solve:
-        """``jacobian`` is where it is taken, ``(t, y)``."""
-        data = self._preconditioner, self._field, self._mass, *jacobian, c
-        return lambda b: np.asarray(_gmres(*data, b))
-
-
-_TOLERANCE = 1e-3
-"""How exact solutions have to be: an error only makes Newton's method a little slower."""
-_RESTART, _RESTARTS = 10, 30
-"""Iterations after which to begin anew, and how often before giving up."""
-
-
-@compiled(0)
-def _gmres(
-    preconditioner: Any, field: Field, mass: Any, t: Any, y: Any, c: Any, b: Any
-) -> jax.Array:
-    """``(M - c J) u = b``; NaN where it is not solved: the step is taken shorter."""
-    from jax.scipy.sparse.linalg import gmres
-
-    _, push = jax.linearize(lambda y: field(t, y), y)
-
-    def weighed(v: Any) -> Any:
-        if mass is None:
-            return v
-        row, column, entry = mass
-        return jnp.zeros_like(v).at[row].add(entry * v[column])
-
-    def matrix(v: Any) -> Any:
-        return weighed(v) - c * push(v)
-
-    near = None if preconditioner is None else lambda v: preconditioner(t, y, c, v)
-    found, _ = gmres(
-        matrix,
-        b,
-        x0=b if near is None else near(b),
-        tol=_TOLERANCE,
-        restart=_RESTART,
-        maxiter=_RESTARTS,
-        M=near,
-        solve_method="incremental",
-    )
-    left = jnp.linalg.norm(matrix(found) - b)
-    return jnp.where(left <= 10.0 * _TOLERANCE * jnp.linalg.norm(b), found, jnp.nan)
 
 
 _FEW = 64

@@ -10,15 +10,15 @@ from probode.filter.control import ConstantStep, GridSteps, PControl
 
 def begin(system: System, control: Any, t0: float, t1: float, y0: np.ndarray) -> Standing:
     """Before the first step: the value, its slope, and how far a step of order one may go."""
-    y0 = np.array(y0, float)
+    xp, y0 = system.xp, system.xp.array(y0, float)
     slope, evaluations = system.slope(t0, y0), 1
     h = _given_step(control, t0)
-    if h is None and np.all(np.isfinite(slope)):
-        h = _first_step(system, weights_of(control)(np.abs(y0)), t0, t1, y0, slope)
+    if h is None and xp.all(xp.isfinite(slope)):
+        h = _first_step(system, weights_of(control)(xp.abs(y0)), t0, t1, y0, slope)
         evaluations += 1
         h = float(np.clip(h, control.min_step, control.max_step))
     h = float(np.copysign(min(abs(h or 1.0), abs(t1 - t0)) or 1.0, t1 - t0))
-    begun = Standing(t0, h, np.stack([y0, h * slope]), h)
+    begun = Standing(t0, h, xp.stack([y0, h * slope]), h)
     return begun.counted(f=evaluations)
 
 
@@ -41,7 +41,7 @@ def _first_step(
     """Where ``h² y''/2`` is half of the tolerance, with ``y''`` from one more evaluation."""
 
     def norm(u: np.ndarray) -> float:
-        return float(np.sqrt(np.mean((u * weight) ** 2)))
+        return float(np.sqrt(((u * weight) ** 2).mean()))
 
     value, speed = norm(y0), norm(slope)
     near = min(0.01 * value / speed if value > 0.0 < speed else 1e-6, abs(t1 - t0))
@@ -58,4 +58,4 @@ def weights_of(control: Any) -> Weights:
     rtol: Any = 1e-6
     if isinstance(control, PControl):
         atol, rtol = np.asarray(control.atol), np.asarray(control.rtol)
-    return lambda size: 1.0 / (atol + rtol * size)
+    return Weights(atol, rtol)

@@ -6,12 +6,14 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from scipy.sparse import csc_array, diags_array, issparse
 
 from probode.base.compile import compiled, turn
 from probode.engines.native.library import available
-from probode.engines.two_pole.linear import Direct, Krylov, Singular, Sparse
+from probode.engines.two_pole.krylov import Krylov
+from probode.engines.two_pole.linear import Direct, Singular, Sparse
 from probode.engines.two_pole.machine import evaluation_in_xla, loop_in_python, loop_in_xla
 from probode.engines.two_pole.step import System
 from probode.programs.colouring import read_pattern
@@ -72,7 +74,9 @@ def system_of(field: Any, t0: float, y0: np.ndarray, order: int, asked: Asked) -
                 "`jac_sparsity`, or write it with operations that JAX knows."
             )
         linear = Krylov(field, asked.preconditioner, mass)
-        return System(f, lambda t, y: (t, y), linear, *rest)
+        weighed = None if mass is None else linear.weighed
+        sizes = (order, weighed, linear.invert(invert), d, mass, None, jnp)
+        return System(linear.f, lambda t, y: (t, y), linear, *sizes)
     jacobian = _jacobian(field, f, t0, y0, asked)
     return System(f, jacobian, Direct(d, mass), *rest)
 
