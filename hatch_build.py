@@ -5,6 +5,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,7 +16,12 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 SOURCE = Path("src/probode/engines/native/src")
 TARGET = Path("src/probode/engines/native/_kernels.so")
 
-FLAGS = ["-O3", "-std=c++17", "-fPIC", "-fno-math-errno", "-Wno-psabi", "-Wno-attributes"]
+# Loops of known length have to be written out (-fpeel-loops), which is all that -O3 gains here; the
+# rest of -O3 takes as long again to compile.
+FLAGS = [
+    *("-O2", "-fpeel-loops", "-std=c++17", "-fPIC", "-fno-math-errno"),
+    *("-Wno-psabi", "-Wno-attributes"),
+]
 # One object per instruction set; the best that the machine has is chosen at run time.
 INSTRUCTION_SETS = {"avx2": "x86-64-v3", "avx512": "x86-64-v4"}
 
@@ -35,39 +41,56 @@ class NativeKernels(BuildHookInterface):  # type: ignore[misc]
             self.app.display_warning(f"probode: native kernels not built ({error})")
             return
         build_data["pure_python"] = False
-        build_data["infer_tag"] = True
+        build_data["tag"] = tag()
         build_data["artifacts"].append(TARGET.as_posix())
+
+
+def machine() -> str:
+    """What is built for, such as ``linux-x86_64``; a Python for two processors builds for one."""
+    return sysconfig.get_platform().replace("universal2", platform.machine())
+
+
+def tag() -> str:
+    """Of a wheel with kernels: they know nothing of Python, so one serves every version of it."""
+    return f"py3-none-{machine().replace('-', '_').replace('.', '_')}"
 
 
 def build(source: Path, target: Path) -> None:
     """Compile the kernels for every instruction set, and link them with the interface to XLA."""
-    if sys.platform == "win32":
+    if sys.platform == "win32":  # the interface has 64 bits in a long, where Windows has 32
         raise RuntimeError("not supported on Windows")
     compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
     if compiler is None:
         raise RuntimeError("no C++ compiler found")
     headers = _xla_headers()
-    sets: dict[str, str] = INSTRUCTION_SETS if platform.machine() in ("x86_64", "AMD64") else {}
+    sets: dict[str, str] = INSTRUCTION_SETS if machine().endswith("-x86_64") else {}
+    flags = [*FLAGS, *os.environ.get("ARCHFLAGS", "").split()]  # of macOS: for which processor
     with tempfile.TemporaryDirectory() as folder:
 
-        def compile_one(name: str, file: str, *flags: str) -> str:
+        def compile_one(name: str, file: str, *more: str) -> str:
             out = str(Path(folder) / f"{name}.o")
-            _run(compiler, *FLAGS, *flags, "-c", str(source / file), "-o", out)
+            _run(compiler, *flags, *more, "-c", str(source / file), "-o", out)
             return out
 
         defines = [f"-DPROBODE_WITH_{name.upper()}" for name in sets]
         units = [
-            ("baseline", "kernels.cc", "-DPROBODE_ISA=baseline"),
             *(
                 (name, "kernels.cc", f"-DPROBODE_ISA={name}", f"-march={sets[name]}")
                 for name in sets
             ),
+            ("baseline", "kernels.cc", "-DPROBODE_ISA=baseline"),
+            # Loops over long vectors, which -O2 leaves as they are: these files are small.
+            *(
+                (f"{name}-long", "two_pole.cc", f"-DPROBODE_ISA={name}", f"-march={march}", "-O3")
+                for name, march in sets.items()
+            ),
+            ("baseline-long", "two_pole.cc", "-DPROBODE_ISA=baseline", "-O3"),
             ("module", "module.cc", *defines, f"-I{headers}"),
         ]
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             objects = list(pool.map(lambda unit: compile_one(*unit), units))
         built = Path(folder) / target.name
-        _run(compiler, "-shared", "-o", str(built), *objects)
+        _run(compiler, *flags, "-shared", "-o", str(built), *objects)
         # In one move: a process that has the old library loaded keeps it.
         shutil.copy(built, target.with_suffix(".new"))
         target.with_suffix(".new").replace(target)

@@ -3,7 +3,8 @@
     python -m benchmarks.first_calls [--cases PART ...] [--repeats 1] [--json FILE]
 
 Wall and CPU seconds of importing, of the first call, and the wall milliseconds of the best of five
-later ones. JAX's compilation cache stays off, so that every process compiles what it needs.
+later ones. No program is kept on disk, so that every process compiles what it needs; Python's own
+bytecode is, as for users (a process before the first one that is measured writes it).
 """
 
 import argparse
@@ -11,6 +12,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 
 import numpy as np
@@ -186,6 +188,50 @@ def auto_pleiades():
     return ivp(f, (0, 1), np.array([*x, *v], float), method="auto")
 
 
+def auto(fun, t_span, y0, **options):
+    return ivp(fun, t_span, y0, method="auto", order="auto", **options)
+
+
+@case
+def auto_lotka_volterra():
+    return auto(lotka_volterra, (0, 10), [1.0, 2.0])
+
+
+@case
+def auto_van_der_pol():
+    def f(t, y):
+        return [y[1], 1e3 * (1 - y[0] ** 2) * y[1] - y[0]]
+
+    return auto(f, (0, 2000), [2.0, 0.0])
+
+
+@case
+def auto_coupled_50():
+    """EK0 is tried, and enough."""
+
+    def f(t, y):
+        return np.sin(np.roll(y, 1)) - 0.1 * y
+
+    return auto(f, (0, 10), np.linspace(0, 1, 50))
+
+
+@case
+def auto_heat_40():
+    """EK0 would do with many steps: EK1 takes its place."""
+    return heat(40, "auto")
+
+
+@case
+def auto_reaction_diffusion_1000():
+    n = 1000
+
+    def f(t, u):
+        padded = np.concatenate([u[:1], u, u[-1:]])
+        return 0.1 * (padded[2:] - 2 * padded[1:-1] + padded[:-2]) + u * (1 - u)
+
+    return auto(f, (0, 10), 0.5 + 0.4 * np.sin(np.linspace(0, 6, n)))
+
+
 @case
 def solve_native():
     import jax.numpy as jnp
@@ -286,6 +332,8 @@ def measure(name, repeats):
     """The least of a few processes."""
     command = [sys.executable, "-m", "benchmarks.first_calls", "--here", name]
     environment = {**os.environ, "JAX_ENABLE_COMPILATION_CACHE": "0"}
+    if environment.pop("PYTHONDONTWRITEBYTECODE", None):
+        environment["PYTHONPYCACHEPREFIX"] = os.path.join(tempfile.gettempdir(), "first-calls")
     runs = []
     for _ in range(repeats):
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
@@ -308,6 +356,7 @@ def main():
         return
     print("{:18} {:>14} {:>20} {:>9}".format("case", "import s (CPU)", "first s (CPU)", "later ms"))
     everything = {}
+    measure("decay", 1)
     for name in CASES:
         if not any(part in name for part in options.cases):
             continue

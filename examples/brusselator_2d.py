@@ -1,18 +1,15 @@
-"""Two chemicals on a torus, 8192 unknowns: SparseEK1, and its error bars as a picture.
+# %% [markdown]
+# # Two chemicals on a torus
+#
+# The Brusselator with diffusion, 8192 unknowns: `SparseEK1`, and its error bars as a picture. A
+# row of the Jacobian has six entries; where they are is read from the program.
 
-A row of the Jacobian has six entries. Where they are is read from the program.
-"""
-
-from pathlib import Path
-
+# %%
 import jax.numpy as jnp
-import matplotlib
+import matplotlib.pyplot as plt
 import numpy as np
 
 import probode
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 
 N = 64
 SPREAD = 0.002 * N**2
@@ -53,7 +50,10 @@ posterior = solved(1e-4)
 print(posterior)
 print(posterior.diagnose())
 
+# %% [markdown]
 # What the bars say, and what is true: a solve with a far smaller tolerance tells.
+
+# %%
 u = np.asarray(posterior.mean[-1]).reshape(2, N, N)[0]
 bars = np.asarray(posterior.std[-1]).reshape(2, N, N)[0]
 error = np.abs(np.asarray(posterior.mean - solved(1e-7).mean)[-1]).reshape(2, N, N)[0]
@@ -70,7 +70,4 @@ for axis, values, title, limits in (
     image = axis.imshow(values.T, origin="lower", extent=(0, 1, 0, 1), **limits)
     axis.set_title(title)
     figure.colorbar(image, ax=axis, shrink=0.85)
-path = Path("out/brusselator_2d.png")
-path.parent.mkdir(exist_ok=True)
-figure.savefig(path, dpi=150)
-print(f"written to {path}")
+plt.show()

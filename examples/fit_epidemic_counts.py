@@ -1,20 +1,17 @@
-"""An epidemic from counts: negative binomial data, of which only a share is reported.
+# %% [markdown]
+# # An epidemic from counts
+#
+# Negative binomial data, of which only a share is reported. Simulated: a town of 10 000, a third
+# of the cases reported, counts that scatter more than Poisson's.
 
-Simulated: a town of 10 000, a third of the cases reported, counts that scatter more than Poisson's.
-"""
-
-from pathlib import Path
-
+# %%
 import jax.numpy as jnp
-import matplotlib
+import matplotlib.pyplot as plt
 import numpy as np
 from jax.scipy.special import gammaln
 from scipy.stats import nbinom
 
 from probode import EK1, LogNormal, Normal, Parameter, PIControl, fit, solve
-
-matplotlib.use("agg")
-import matplotlib.pyplot as plt
 
 PEOPLE = 10_000.0
 TRUE = {"infection": 0.5, "recovery": 0.2, "reported": 0.3, "first": 5.0}
@@ -72,6 +69,7 @@ print(found)
 number = found.estimates["infection"] / found.estimates["recovery"]
 print(f"cases caused by the first one: {number:.2f} (true {0.5 / 0.2:.2f})")
 
+# %%
 t = np.linspace(0.0, 60.0, 201)
 curve = found.predict(t, observe=found.observe)
 mean, std = curve.mean.ravel(), curve.std.ravel()
@@ -86,7 +84,4 @@ ax.plot(t, mean, color="tab:blue")
 ax.plot(days, counts, "o", color="black", ms=4, label="reported")
 ax.set(xlabel="day", ylabel="cases reported a day", ylim=(0.0, None))
 ax.legend(frameon=False)
-path = Path("out/fit_epidemic_counts.png")
-path.parent.mkdir(exist_ok=True)
-figure.savefig(path, dpi=150)
-print(f"figure: {path}")
+plt.show()

@@ -1,20 +1,15 @@
-"""Hares and lynxes: from the raw numbers of pelts to a posterior of the parameters.
+# %% [markdown]
+# # Hares and lynxes
+#
+# From the raw numbers of pelts to a posterior of the parameters. The Hudson's Bay Company
+# collected these pelts, in thousands, each year from 1900 to 1920.
 
-Pelts in thousands that the Hudson's Bay Company collected each year from 1900 to 1920. With
-``--quick`` only a few draws are made.
-"""
-
-import sys
-from pathlib import Path
-
+# %%
 import jax.numpy as jnp
-import matplotlib
+import matplotlib.pyplot as plt
 import numpy as np
 
 from probode import EK1, LogNormal, Normal, Parameter, PIControl, fit
-
-matplotlib.use("agg")
-import matplotlib.pyplot as plt
 
 HARES = [
     *(30.0, 47.2, 70.2, 77.4, 36.3, 20.6, 18.1, 21.4, 22.0, 25.4, 27.1),
@@ -57,13 +52,13 @@ found = fit(
 )
 print(found)
 
-quick = "--quick" in sys.argv
-drawn = found.sample(25 if quick else 200, warmup=25 if quick else 150, chains=2)
+drawn = found.sample(200, warmup=150, chains=2)
 print()
 for name in ("a", "b", "c", "d"):
     values = drawn.posterior[name].values
     print(f"{name}: mean {values.mean():.4f}, standard deviation {values.std():.4f}")
 
+# %%
 t = np.linspace(0.0, 20.0, 201)
 curve = found.predict(t)
 figure, axes = plt.subplot_mosaic(
@@ -83,7 +78,4 @@ for name in ("a", "b", "c", "d"):
     axes[name].hist(drawn.posterior[name].values.ravel(), bins=20, color="tab:gray")
     axes[name].axvline(found.estimates[name], color="black", lw=1.2)
     axes[name].set(xlabel=name, yticks=[])
-path = Path("out/fit_hare_and_lynx.png")
-path.parent.mkdir(exist_ok=True)
-figure.savefig(path, dpi=150)
-print(f"figure: {path}")
+plt.show()

@@ -1,21 +1,19 @@
-"""A Hodgkin-Huxley neuron whose conductances are guessed badly: tempered links find them.
+# %% [markdown]
+# # A neuron from a bad guess
+#
+# A Hodgkin-Huxley neuron whose conductances are guessed badly: links between the data that are
+# tempered find them. A neuron with the wrong conductances fires at the wrong times, or not at
+# all, and the likelihood has a maximum for each way to miss the spikes. With `search="shooting"`
+# the solution starts anew at every datum and needs to explain only the way to the next one. The
+# links between the pieces are loose at first and then tempered, stage by stage, until all of it
+# is one solution.
 
-A neuron with the wrong conductances fires at the wrong times, or not at all, and the likelihood has
-a maximum for each way to miss the spikes. With `search="shooting"` the solution starts anew at
-every datum and needs to explain only the way to the next one. The links between the pieces are
-loose at first and then tempered, stage by stage, until all of it is one solution.
-"""
-
-from pathlib import Path
-
+# %%
 import jax.numpy as jnp
-import matplotlib
+import matplotlib.pyplot as plt
 import numpy as np
 
 from probode import EK1, PIControl, fit, solve
-
-matplotlib.use("agg")
-import matplotlib.pyplot as plt
 
 times = np.linspace(0.0, 40.0, 161)  # milliseconds
 current = 2.5  # µA/cm²
@@ -72,6 +70,7 @@ for name, one in (("direct", lost), ("shooting", found)):
     values = ", ".join(f"{x:.3g}" for x in one.estimates.values())
     print(f"{name}: {values}; log likelihood {one.log_likelihood:.1f}")
 
+# %%
 t = np.linspace(0.0, 40.0, 801)
 figure, ax = plt.subplots(figsize=(8.0, 4.0), layout="constrained")
 ax.plot(times, noisy, "o", color="black", ms=3, label="measured")
@@ -80,7 +79,4 @@ for name, one, color in (("direct", lost, "tab:orange"), ("shooting", found, "ta
     ax.plot(t, mean, color=color, label=f"{name}: log likelihood {one.log_likelihood:.0f}")
 ax.set(xlabel="milliseconds", ylabel="voltage, mV")
 ax.legend(frameon=False, ncols=3, loc="upper center", bbox_to_anchor=(0.5, 1.12))
-path = Path("out/fit_neuron_tempered.png")
-path.parent.mkdir(exist_ok=True)
-figure.savefig(path, dpi=150)
-print(f"figure: {path}")
+plt.show()

@@ -1,20 +1,17 @@
-"""A pendulum whose length is guessed badly: tempering finds it, a search from there does not.
+# %% [markdown]
+# # A pendulum of unknown length
+#
+# Guessed badly: tempering finds it, a search from there does not. A pendulum of the wrong length
+# is out of step after a few swings, and the likelihood has maxima that are wrong ones. Tempering
+# begins with a solver that is hardly certain of the equation, so that the data lead, and lets the
+# equation count for more from stage to stage.
 
-A pendulum of the wrong length is out of step after a few swings, and the likelihood has maxima that
-are wrong ones. Tempering begins with a solver that is hardly certain of the equation, so that the
-data lead, and lets the equation count for more from stage to stage.
-"""
-
-from pathlib import Path
-
+# %%
 import jax.numpy as jnp
-import matplotlib
+import matplotlib.pyplot as plt
 import numpy as np
 
 from probode import EK1, SecondOrder, fit, solve
-
-matplotlib.use("agg")
-import matplotlib.pyplot as plt
 
 times = np.linspace(0.0, 3.0, 31)
 
@@ -48,6 +45,7 @@ for name, one in (("from 3 m as it is", lost), ("tempered", found)):
     length, log_p = one.estimates["length"], one.log_likelihood
     print(f"{name}: length {length:.3f} m (true 1 m), log likelihood {log_p:.1f}")
 
+# %%
 t = np.linspace(0.0, 3.0, 301)
 figure, ax = plt.subplots(figsize=(8.0, 4.0), layout="constrained")
 ax.plot(times, values, "o", color="black", ms=4, label="measured")
@@ -59,7 +57,4 @@ for name, one, color in (
     ax.plot(t, mean, color=color, label=f"{name}: {one.estimates['length']:.2f} m")
 ax.set(xlabel="seconds", ylabel="angular velocity", ylim=(-3.6, 5.2))
 ax.legend(frameon=False, ncols=3, loc="upper center")
-path = Path("out/fit_pendulum_tempered.png")
-path.parent.mkdir(exist_ok=True)
-figure.savefig(path, dpi=150)
-print(f"figure: {path}")
+plt.show()

@@ -1,18 +1,15 @@
-"""A stiff reaction: three rates that differ by nine powers of ten, from noisy data.
+# %% [markdown]
+# # A stiff reaction from data
+#
+# Robertson's reaction: three rates that differ by nine powers of ten, measured with noise at
+# times from a thousandth of a second to hours.
 
-Robertson's reaction, measured at times from a thousandth of a second to hours.
-"""
-
-from pathlib import Path
-
+# %%
 import jax.numpy as jnp
-import matplotlib
+import matplotlib.pyplot as plt
 import numpy as np
 
 from probode import EK1, PIControl, fit, solve
-
-matplotlib.use("agg")
-import matplotlib.pyplot as plt
 
 RATES = {"slow": 0.04, "fast": 3e7, "back": 1e4}
 SIZES = np.array([1.0, 3e-5, 1.0])  # of the three species: the second is scarce
@@ -52,6 +49,7 @@ for name, true in RATES.items():
     off = (found.estimates[name] - true) / found.standard_errors[name]
     print(f"{name}: {found.estimates[name]:.4g}, true {true:g}, off by {off:+.1f} standard errors")
 
+# %%
 t = np.geomspace(1e-3, 1e4, 300)
 curve = found.predict(t, observe=measured)
 figure, ax = plt.subplots(figsize=(8.0, 4.2), layout="constrained")
@@ -63,7 +61,4 @@ for i, color in enumerate(("tab:blue", "tab:orange", "tab:green")):
     ax.errorbar(times, values[:, i], 0.02, fmt="o", color=color, ms=4, lw=1, label=names[i])
 ax.set(xscale="log", xlabel="seconds", ylabel="amount")
 ax.legend(frameon=False)
-path = Path("out/fit_stiff_reaction.png")
-path.parent.mkdir(exist_ok=True)
-figure.savefig(path, dpi=150)
-print(f"figure: {path}")
+plt.show()

@@ -1,18 +1,17 @@
-"""A likelihood of probode in a log density for BlackJAX; ``--quick`` makes few draws."""
+# %% [markdown]
+# # A likelihood for BlackJAX
+#
+# The likelihood of `probode` is a JAX function: in a log density it goes to any sampler of
+# BlackJAX.
 
-import sys
-from pathlib import Path
-
+# %%
 import blackjax
 import jax
 import jax.numpy as jnp
-import matplotlib
+import matplotlib.pyplot as plt
 import numpy as np
 
 from probode import EK1, Observations, PIControl, log_likelihood
-
-matplotlib.use("agg")
-import matplotlib.pyplot as plt
 
 rng = np.random.default_rng(0)
 times = np.linspace(0.0, 8.0, 17)
@@ -39,8 +38,7 @@ def log_density(z):
     )
 
 
-quick = "--quick" in sys.argv
-draws, warmup = (20, 20) if quick else (500, 300)
+draws, warmup = 500, 300
 first, second = jax.random.split(jax.random.key(0))
 adapted = blackjax.window_adaptation(blackjax.nuts, log_density)
 (state, settings), _ = adapted.run(first, jnp.array([0.2, 2.0]), warmup)
@@ -60,12 +58,10 @@ drawn = np.exp(np.asarray(sample(state, jax.random.split(second, draws))))
 for i, (name, true) in enumerate((("rate", 1.0), ("capacity", 10.0))):
     print(f"{name}: {drawn[:, i].mean():.3f} ± {drawn[:, i].std():.3f}, true {true}")
 
+# %%
 figure, ax = plt.subplots(figsize=(4.6, 3.6), layout="constrained")
 ax.plot(*drawn.T, ".", color="tab:blue", alpha=0.4, label="draws")
 ax.plot(1.0, 10.0, "k+", ms=12, mew=2, label="true")
 ax.set(xlabel="rate", ylabel="capacity")
 ax.legend(frameon=False)
-path = Path("out/likelihood_in_blackjax.png")
-path.parent.mkdir(exist_ok=True)
-figure.savefig(path, dpi=150)
-print(f"figure: {path}")
+plt.show()

@@ -1,18 +1,16 @@
-"""A likelihood of probode as a factor in a NumPyro model; ``--quick`` makes few draws."""
+# %% [markdown]
+# # A likelihood in NumPyro
+#
+# The likelihood of `probode` as a factor in a NumPyro model, beside priors written in NumPyro.
 
-import sys
-from pathlib import Path
-
+# %%
 import jax
-import matplotlib
+import matplotlib.pyplot as plt
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
 
 from probode import EK1, Observations, PIControl, log_likelihood
-
-matplotlib.use("agg")
-import matplotlib.pyplot as plt
 
 rng = np.random.default_rng(0)
 times = np.linspace(0.0, 8.0, 17)
@@ -42,8 +40,7 @@ def model():
     )
 
 
-quick = "--quick" in sys.argv
-draws, warmup = (20, 20) if quick else (500, 300)
+draws, warmup = 500, 300
 sampler = numpyro.infer.MCMC(
     numpyro.infer.NUTS(model), num_warmup=warmup, num_samples=draws, progress_bar=False
 )
@@ -52,13 +49,11 @@ drawn = {name: np.asarray(x) for name, x in sampler.get_samples().items()}
 for name, true in (("rate", 1.0), ("capacity", 10.0), ("sigma", 0.3)):
     print(f"{name}: {drawn[name].mean():.3f} ± {drawn[name].std():.3f}, true {true}")
 
+# %%
 figure, axes = plt.subplots(1, 3, figsize=(8.0, 2.6), layout="constrained")
 for ax, (name, true) in zip(axes, (("rate", 1.0), ("capacity", 10.0), ("sigma", 0.3)), strict=True):
     ax.hist(drawn[name], bins=25, color="tab:gray")
     ax.axvline(true, color="black", lw=1.2)
     ax.set(xlabel=name, yticks=[])
     ax.locator_params(axis="x", nbins=4)
-path = Path("out/likelihood_in_numpyro.png")
-path.parent.mkdir(exist_ok=True)
-figure.savefig(path, dpi=150)
-print(f"figure: {path}")
+plt.show()

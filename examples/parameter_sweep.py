@@ -1,8 +1,12 @@
-"""A sweep over two parameters with error bars, and what an uncertain start adds to them."""
+# %% [markdown]
+# # A sweep over two parameters
+#
+# All combinations of two parameters in one call, with error bars; then what an uncertain start
+# adds to them.
 
-import argparse
-
+# %%
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import numpy as np
 
 import probode
@@ -16,20 +20,12 @@ def fitzhugh_nagumo(t, y, current, recovery):
     )
 
 
-parser = argparse.ArgumentParser()
-parser.add_argument("--out", help="write the uncertainty map to this file (PNG)")
-parser.add_argument("--points", type=int, default=12, help="values of each parameter")
-options = parser.parse_args()
-
 # Two named dimensions: all combinations, and the result keeps names and values.
 sweep = probode.solve_ensemble(
     fitzhugh_nagumo,
     (0.0, 10.0),
     [-1.0, 1.0],
-    (
-        Sweep(np.linspace(-0.8, 0.0, options.points), "current"),
-        Sweep(np.linspace(0.2, 1.0, options.points), "recovery"),
-    ),
+    (Sweep(np.linspace(-0.8, 0.0, 12), "current"), Sweep(np.linspace(0.2, 1.0, 12), "recovery")),
     save_at=10.0,
     solver=probode.EK0(3),
     rtol=1e-4,
@@ -45,7 +41,11 @@ print(
     )
 )
 
-# The start is known to five digits only: how much of the variance is that, how much the solver?
+# %% [markdown]
+# The start is known to five digits only: how much of the variance is that, and how much is the
+# solver's?
+
+# %%
 uncertain = probode.solve_ensemble(
     fitzhugh_nagumo,
     (0.0, 10.0),
@@ -62,6 +62,6 @@ moments = uncertain.moments()
 print("standard deviation of the voltage:", np.array2string(moments.std[:, 0], precision=2))
 print("part that the start is the reason of:", moments.input_fraction[:, 0].round(4))
 
-if options.out:
-    figure = sweep.plot(0, title="FitzHugh-Nagumo: voltage at t = 10 and how sure it is")
-    figure.savefig(options.out, dpi=120)
+# %%
+figure = sweep.plot(0, title="FitzHugh-Nagumo: voltage at t = 10 and how sure it is")
+plt.show()

@@ -88,7 +88,7 @@ def test_front_doors_say_what_their_standard_deviations_are():
         inspect.signature(door).parameters["calibration"].default
         for door in (probode.solve, probode.solve_ensemble)
     ]
-    assert defaults == ["model", "model"]
+    assert defaults == ["model", "defect"]
     assert Options().calibration == "defect"
 
 

@@ -4,13 +4,15 @@ import json
 import subprocess
 import sys
 
+import jax
 import numpy as np
 import pytest
 
 import probode
 from probode import problems
-from probode.cli import main
+from probode.cli import info, main
 from probode.cli.summary import numbers
+from probode.engines.native import library
 
 # One solver throughout, so that it is compiled once.
 FAST = ["--method", "EK0", "--order", "2", "--rtol", "1e-3", "--atol", "1e-6"]
@@ -37,7 +39,9 @@ def test_module_runs_as_a_program():
     assert (done.returncode, done.stdout) == (0, f"probode {probode.__version__}\n")
 
 
-@pytest.mark.parametrize("command", [[], ["solve"], ["fit"], ["problems"], ["demo"], ["paper"]])
+@pytest.mark.parametrize(
+    "command", [[], ["solve"], ["fit"], ["problems"], ["demo"], ["info"], ["paper"]]
+)
 def test_help_shows_examples_and_succeeds(capsys, command):
     code, out, _ = run(capsys, *command, "--help")
     assert code == 0
@@ -381,3 +385,30 @@ def test_files_of_a_fit_that_are_not_there(fit_files, capsys):
     table, model = map(str, fit_files)
     assert "no file none.csv" in run(capsys, "fit", "none.csv", model)[2]
     assert "no file none.py" in run(capsys, "fit", table, "none.py")[2]
+
+
+def test_info_as_json_names_what_is_installed(capsys):
+    assert main(["info", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["probode"] == probode.__version__ and found["needed"]["jax"] == jax.__version__
+
+
+def test_info_names_the_kernels_in_use(capsys):
+    main(["info"])
+    (line,) = [one for one in capsys.readouterr().out.splitlines() if one.startswith("kernels")]
+    assert (library.instruction_set() or "none: ") in line
+
+
+def test_info_without_kernels_says_why_and_what_it_costs(capsys, monkeypatch):
+    monkeypatch.setattr(library, "instruction_set", lambda: None)
+    monkeypatch.setattr(library, "LIBRARY", "nothing.so")
+    monkeypatch.delenv("PROBODE_NATIVE", raising=False)
+    main(["info"])
+    out = capsys.readouterr().out
+    assert "kernels   none: not built" in out and "each step several times" in out
+
+
+def test_info_names_what_is_missing_and_how_to_get_it():
+    found = info.gather(probode.__version__)
+    found["optional"]["zarr"] = None
+    assert "missing   zarr" in info.in_words(found) and "probode[ensemble]" in info.in_words(found)

@@ -287,6 +287,54 @@ def test_tables_and_pictures():
         assert data["y"].shape == (len(posterior.t), 1)
 
 
+def test_samples_and_phases_are_drawn_with_gaps():
+    pytest.importorskip("matplotlib").use("Agg")
+    posterior = solve_ivp(rotating, (0, 6), [1.0, 0.0], jumps=JUMPS, rtol=1e-4).posterior
+    ax = posterior.plot_samples(8, components=[1])
+    lines = [line for line in ax.lines if len(line.get_xdata()) > 2]
+    assert len(lines) == 8 * len(posterior.pieces)
+    assert all(not (line.get_xdata()[0] < 1.0 < line.get_xdata()[-1]) for line in lines)
+    # The draws that are shown have the spread that the bars have (of 300: known to 4 %).
+    times = [np.linspace(piece.t[0], piece.t[-1], 9) for piece in posterior.pieces]
+    drawn = posterior.drawn(300, 0, times, 0)
+    for piece, t, rows in zip(posterior.pieces, times, drawn, strict=True):
+        std = np.asarray(piece(t).std)
+        assert np.std(rows, axis=0)[std > 0.0] == pytest.approx(std[std > 0.0], rel=0.3)
+    phase = posterior.plot_phase()
+    assert [text.get_text() for text in phase.get_legend().get_texts()][:2] == ["start", "end"]
+
+
+def test_it_is_saved_and_loaded_bit_for_bit(tmp_path):
+    posterior = solve_ivp(rotating, (0, 6), [1.0, 0.0], jumps=JUMPS, rtol=1e-4).posterior
+    posterior.save(tmp_path / "pieces.npz")
+    again = probode.Posterior.load(tmp_path / "pieces.npz")
+    assert isinstance(again, probode.PiecewisePosterior)
+    for name in ("t", "mean", "std", "cov"):
+        assert np.array_equal(getattr(again, name), getattr(posterior, name))
+    times = np.array([0.5, 1.0, 4.0])
+    assert np.array_equal(again(times).std, posterior(times).std)
+    assert np.array_equal(again.sample(2, t=times), posterior.sample(2, t=times))
+    assert np.array_equal(again.global_error(), posterior.global_error())
+    assert (again.status, again.message) == (posterior.status, posterior.message)
+    with open(tmp_path / "pieces.npz", "r+b") as file:
+        file.truncate(2000)
+    with pytest.raises(ValueError, match="pieces"):
+        probode.Posterior.load(tmp_path / "pieces.npz")
+
+
+def test_a_jump_that_forgets_leaves_the_rest_free():
+    """``D`` is singular: what it forgets is drawn from what is known without it."""
+    forget = [(1.0, lambda t, y: np.array([y[0], 0.5]))]
+    posterior = solve_ivp(
+        rotating, (0, 2), [1.0, 0.0], jumps=forget, rtol=1e-3, calibration="model"
+    ).posterior
+    times = np.array([1.0 - 1e-12, 1.0])
+    drawn, std = posterior.sample(500, t=times), posterior(times).std
+    off = drawn - posterior(times).mean
+    assert off[:, 1, 0] == pytest.approx(off[:, 0, 0], abs=1e-2 * std[0, 0])
+    assert np.std(drawn[:, 0], axis=0) == pytest.approx(std[0], rel=0.2)
+
+
 def test_doses_are_a_table():
     table = probode.doses([0.0, 1.0], [10.0, 3.0], [0, 1], repeats=[3, 1], every=0.75)
     assert table.times.tolist() == [0.0, 0.75, 1.0, 1.5]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
 SOURCES = [
     path for path in (ROOT / "src").rglob("*") if path.suffix in (".py", ".hpp", ".cc", ".md")
 ]
@@ -27,6 +27,7 @@ def test_files_that_are_named_exist():
         (path.name, name)
         for path in [*PAGES, *SOURCES]
         for name in re.findall(r"[\w/.-]*\w\.(?:py|hpp|cc|md)\b", path.read_text())
+        for name in [name.replace("../", "")]
         if name not in EXAMPLES and not any(file.endswith("/" + name) for file in known)
     ]
     assert missing == []

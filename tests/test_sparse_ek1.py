@@ -10,6 +10,8 @@ from scipy.sparse import block_diag, csc_array, diags_array, kron
 import probode
 from probode import EK1, MassMatrix, PIControl, SecondOrder, SparseEK1, Status
 from probode.filter.solvers import EK0
+from probode.ivp.method import large_kind
+from probode.ivp.options import Options
 
 N = 40
 WIDTH = 0.02 * (N + 1) ** 2
@@ -225,6 +227,21 @@ def test_backwards_in_time():
     )
     np.testing.assert_allclose(back.mean[-1], 1.0, rtol=1e-5)
     np.testing.assert_allclose(back(1.0).mean, np.exp(0.3), rtol=1e-5)
+
+
+NAMED = {
+    "few": ({}, np.ones(120), EK1),
+    "seconds a step": ({}, np.ones(400), SparseEK1),
+    "lower order": ({"order": 2}, np.ones(200), EK1),
+    "sparse": ({"lband": 1, "uband": 1}, np.ones(120), SparseEK1),
+    "what only EK1 has": ({"bounds": (0.0, 2.0)}, np.ones(400), EK1),
+    "complex": ({}, np.ones(400) * 1j, EK1),
+}
+
+
+@pytest.mark.parametrize(("options", "y0", "expected"), NAMED.values(), ids=NAMED)
+def test_the_name_of_ek1_stands_for_the_one_that_ends(options, y0, expected):
+    assert large_kind(EK1, Options(**options), y0) is expected
 
 
 def test_events_are_found():

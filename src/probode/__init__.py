@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from probode.ensemble import reductions as reductions
     from probode.inference import Fit, Parameter, fit, log_likelihood
     from probode.ivp import scipy as scipy
+    from probode.ivp.actions import Restart
+    from probode.ivp.checkpoint import Checkpoint
     from probode.ivp.front_door import solve_ivp
     from probode.posterior import plotting as plotting
     from probode.posterior.pieces import PiecewisePosterior
@@ -42,6 +44,7 @@ __all__ = [
     "EK1",
     "IOUP",
     "IWP",
+    "Checkpoint",
     "DiagonalEK1",
     "DiffuseStart",
     "Diffusion",
@@ -67,6 +70,7 @@ __all__ = [
     "PiecewisePosterior",
     "Posterior",
     "Prior",
+    "Restart",
     "RungeKuttaStart",
     "SecondOrder",
     "Shared",
@@ -95,6 +99,10 @@ def __getattr__(name: str) -> Any:
     """What not everybody needs is imported when first used: SciPy's optimisers, matplotlib."""
     if name == "solve_ivp":
         return importlib.import_module("probode.ivp.front_door").solve_ivp
+    if name == "Checkpoint":
+        return importlib.import_module("probode.ivp.checkpoint").Checkpoint
+    if name == "Restart":
+        return importlib.import_module("probode.ivp.actions").Restart
     if name == "PiecewisePosterior":
         return importlib.import_module("probode.posterior.pieces").PiecewisePosterior
     if name in _ENSEMBLE:

@@ -18,6 +18,7 @@ class Status(IntEnum):
     START_NOT_FINITE = -7
     MEMORY_LIMIT = -8
     NOT_A_FUNCTION = -9
+    ACCUMULATING = -10
 
     @property
     def message(self) -> str:
@@ -51,6 +52,9 @@ _MESSAGES = {
         "The vector field is no function of t and y: it gives other values at the same point "
         "(random numbers, a clock, a memory of earlier calls), and for that the steps became too "
         "short to reach the end; the solution up to there is returned."
+    ),
+    Status.ACCUMULATING: (
+        "Events that act follow each other without end; the solution up to there is returned."
     ),
     Status.CALLBACK: "The callback stopped the solve; the solution up to there is returned.",
     Status.START_NOT_FINITE: (

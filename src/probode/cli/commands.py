@@ -1,4 +1,4 @@
-"""The command line: ``probode solve``, ``fit``, ``problems``, ``demo``, ``paper``.
+"""The command line: ``probode solve``, ``fit``, ``problems``, ``demo``, ``info``, ``paper``.
 
 Exit codes: 0, success; 1, the solve did not reach the end, or the fit a maximum (what there is gets
 printed); 2, bad usage or bad input.
@@ -20,7 +20,7 @@ import scipy.integrate
 from probode import __version__, problems
 from probode.base.compile import use_compilation_cache
 from probode.base.precision import double_precision
-from probode.cli import fits, paper, user_problems
+from probode.cli import fits, info, paper, user_problems
 from probode.cli.summary import in_words, numbers, run
 from probode.filter.control import PIControl
 from probode.filter.solvers import EK1
@@ -44,6 +44,7 @@ _EXAMPLES = {
         "solve fitzhugh-nagumo --y0 -1.5 1e-2 --t-span 0 5 --filter",
         "solve hires --order 4 --json",
         "solve pleiades --method auto",
+        "solve lorenz --t-span 0 1e5 --time-limit 60 --checkpoint run",
         "solve model.py:rhs --y0 1 0 --t-span 0 10 --t-eval 5 10 --save out.nc",
     ],
     "fit": [
@@ -53,6 +54,7 @@ _EXAMPLES = {
     ],
     "problems": ["problems"],
     "demo": ["demo", "demo --out figures"],
+    "info": ["info", "info --json"],
     "paper": paper.EXAMPLES,
 }
 _EXIT_CODES = """\
@@ -140,6 +142,8 @@ def _parser(command: str | None) -> argparse.ArgumentParser:
     demo = add("demo", _demo, "Solve Lotka-Volterra and draw it with its true error")
     folder = "folder for the figure (default: %(default)s)"
     demo.add_argument("--out", default="out", type=Path, metavar="DIR", help=folder)
+    told = add("info", _info, "Say what is installed and used: versions, kernels, devices")
+    told.add_argument("--json", action="store_true", help="print it as one JSON object")
     text = "Run the experiments of the paper again and check every statement it prints"
     experiments = add("paper", None, text)
     if command == "paper":  # only then: another folder may have that name
@@ -168,6 +172,8 @@ def _add_solve_arguments(parser: argparse.ArgumentParser) -> None:
     add("--y0", "initial value (default: the problem's)", type=float, nargs="+", metavar="Y")
     add("--max-steps", "stop after so many steps (default: no bound)", type=int, metavar="N")
     add("--time-limit", "stop after so many seconds (default: none)", type=float, metavar="S")
+    kept = "keep the steps in a folder or a file .npz; the same command goes on from there"
+    add("--checkpoint", kept, type=Path, metavar="PATH")
     add("--filter", "condition on the past only: no smoothing", action="store_true")
     times = "print the solution at these times too"
     add("--t-eval", times, type=float, nargs="+", metavar="T")
@@ -246,6 +252,12 @@ def _problems(options: argparse.Namespace) -> int:
     return 0
 
 
+def _info(options: argparse.Namespace) -> int:
+    found = info.gather(__version__)
+    print(json.dumps(found) if options.json else info.in_words(found))
+    return 0
+
+
 def _solve(options: argparse.Namespace) -> int:
     problem = _problem(options)
     if not np.all(np.isfinite(problem.t_span)):
@@ -259,6 +271,7 @@ def _solve(options: argparse.Namespace) -> int:
         "diffusion": options.diffusion,
         "evaluations": options.evaluations,
         "initialization": options.initialization,
+        "checkpoint": options.checkpoint,
     }
     control = CONTROLS[options.control](rtol=options.rtol, atol=options.atol)
     if options.plot is not None:

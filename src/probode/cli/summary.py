@@ -51,7 +51,7 @@ def run(
 
     posterior, first = call(time_limit)
     second = None
-    if posterior.success:
+    if posterior.success and options.get("checkpoint") is None:  # its steps are read, not taken
         again, seconds = call(min(_CHEAP_SECONDS, time_limit or math.inf))
         second = seconds if again.success else None
 

@@ -37,8 +37,23 @@ class Fallback(Given):
 
     def __init__(self, inputs: Inputs, restarts: Restarts = NO_RESTARTS) -> None:
         super().__init__(inputs, restarts)
-        self.notes: list[str] = []
-        """What was done instead, in words."""
+
+    def learned(self) -> dict[str, Any]:
+        """With how it began, and whether derivatives are missing."""
+        begun = isinstance(self.inputs.initialization, RungeKuttaStart)
+        return {
+            **super().learned(),
+            "runge_kutta": begun,
+            "guarded": self.inputs.field.guarded,
+        }
+
+    def learn(self, learned: dict[str, Any]) -> None:
+        """What was known when a solve stopped, before it goes on."""
+        super().learn(learned)
+        if learned["runge_kutta"]:
+            self.inputs = self.inputs._replace(initialization=RungeKuttaStart())
+        if learned["guarded"]:
+            self.inputs = self.inputs._replace(field=self.inputs.field.guard())
 
     def steps_by(self, engine: Engine, rows: int, limits: Limits) -> Steps:
         """Its vector field is a program."""
@@ -145,11 +160,11 @@ def where_not_finite(status: Status, field: Any, t: float, y: np.ndarray) -> str
     )
 
 
+_MISSING = "the derivative of f by y is not finite"
+
+
 def _no_derivative(t: float, y: np.ndarray) -> str:
-    return (
-        f"the derivative of f by y is not finite at {_at(t, y)}, though f is: entries that are not "
-        "finite were taken as zero"
-    )
+    return f"{_MISSING} at {_at(t, y)}, though f is: entries that are not finite were taken as zero"
 
 
 def _at(t: float, y: np.ndarray) -> str:
@@ -165,16 +180,15 @@ def guarded_on_host(jacobian: HostJacobian | None, notes: list[str]) -> HostJaco
     """A Jacobian evaluated in Python, with zeros for NaN and Inf; that it had any is noted once."""
     if jacobian is None:
         return None
-    known, noted = jacobian, False
+    known = jacobian
 
     def guarded(t: float, y: np.ndarray, f: np.ndarray) -> np.ndarray:
-        nonlocal noted
         matrix = known(t, y, f)
         finite = np.isfinite(matrix)
         if finite.all():
             return matrix
+        noted = any(note.startswith(_MISSING) for note in notes)
         if not noted and np.all(np.isfinite(f)):
-            noted = True
             notes.append(_no_derivative(t, y))
             logger.warning("%s.", notes[-1])
         return np.where(finite, matrix, 0.0)

@@ -12,6 +12,7 @@ import numpy as np
 
 from probode.base.compile import compiled
 from probode.base.limits import Limits
+from probode.base.spacious import spacious
 from probode.base.status import Status
 from probode.engines.dense_output import evaluate_rows
 from probode.engines.fallback import Fallback, revived
@@ -88,6 +89,8 @@ class InJax:
     def join(self, method: Method, chunks: list[Rows]) -> Rows:
         """Rows of all chunks."""
         taken, chunks[:] = chunks[:], []
+        if len(taken) == 1:
+            return taken[0]
         return jax.tree.map(
             lambda first, *rest: np.concatenate([first, *(part[1:] for part in rest)]), *taken
         )
@@ -98,7 +101,7 @@ class InJax:
         """All rows smoothed, chunk by chunk from the end backwards; ``None``: not in time."""
         most, end = capacity(method), rows.steps
         last = jax.tree.map(np.asarray, last)
-        mean, factor = np.empty_like(rows.mean), np.empty_like(rows.factor)
+        mean, factor = spacious(*rows.mean.shape), spacious(*rows.factor.shape)
         mean[end], factor[end] = last.mean, pack(last.factor)
         while end > 0:
             if limits.expired():

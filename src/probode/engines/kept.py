@@ -58,6 +58,12 @@ def needed_bytes(method: Method, steps: int, smoothing: bool, calibrating: bool)
     return working_bytes(method) + steps * row
 
 
+def needed_when_on_disk(method: Method, steps: int) -> float:
+    """The same where rows lie on disk, and what is smoothed of them."""
+    per_step = 8 * (_CALIBRATION_NUMBERS + method.structure.n) * method.structure.d
+    return working_bytes(method) + steps * per_step
+
+
 def needed_when_sparse(method: Method, steps: int) -> float:
     """The same where covariances are dropped: of every span where it begins, and one in full."""
     n, d = method.structure.n, method.structure.d
@@ -117,6 +123,11 @@ class Kept:
                 self._span(begun, kept.steps)
             self._starts, self.chunks = [], []
         return None
+
+    def last_alone(self, least: int) -> None:
+        """Let go of the first chunks, which someone else has kept, but for ``least`` steps."""
+        while len(self.chunks) > 1 and sum(part.steps for part in self.chunks[1:]) >= least:
+            del self.chunks[0]
 
     def _span(self, carry: Carry, steps: int) -> None:
         """Spans are as long as chunks may be: as many rows as are made again at a time."""

@@ -20,7 +20,15 @@ from threadpoolctl import ThreadpoolController
 from probode.base.limits import Limits, in_words
 from probode.base.precision import on_host
 from probode.base.status import Status
-from probode.engines.kept import MOST_ROWS, Kept, capacity, needed_bytes, needed_when_sparse
+from probode.engines.journal import Run
+from probode.engines.kept import (
+    MOST_ROWS,
+    Kept,
+    capacity,
+    needed_bytes,
+    needed_when_on_disk,
+    needed_when_sparse,
+)
 from probode.engines.protocol import UNLIMITED, Carry, Engine, Given
 from probode.filter.loop import Rows, Solve
 from probode.filter.step import Method
@@ -59,9 +67,16 @@ class Monitor(NamedTuple):
     """Whether covariances of the steps need not be kept, if they take much memory."""
     rehearse: Callable[[Solve, Kept], float] | None = None
     """Does with some chunks what has to be done with all of them; returns seconds per step."""
+    journal: Callable[[Engine, Given], Run] | None = None
+    """Where the steps are kept, to go on from after a kill."""
 
     def bounded(
-        self, method: Method, smoothing: bool, calibrating: bool, sparse: bool = False
+        self,
+        method: Method,
+        smoothing: bool,
+        calibrating: bool,
+        sparse: bool = False,
+        on_disk: bool = False,
     ) -> "Monitor":
         """With a bound on the memory of all steps, smoothed and calibrated if that is wanted."""
         least = needed_bytes(method, 1, smoothing, calibrating)
@@ -74,6 +89,8 @@ class Monitor(NamedTuple):
             )
 
         def needs(steps: int) -> float:
+            if on_disk:
+                return needed_when_on_disk(method, steps)
             dense = needed_bytes(method, steps, smoothing, calibrating)
             return min(dense, needed_when_sparse(method, steps)) if sparse else dense
 
@@ -227,9 +244,14 @@ def collect(
     """
     limits, after, rehearsed = monitor.limits, 0.0, 0
     method = given.inputs.method
-    begun, fill, attempts = given.steps_by(engine, capacity(method) if keep else 0, limits)
+    run = None if monitor.journal is None else monitor.journal(engine, given)
+    steps = given.steps_by(engine, capacity(method) if keep else 0, limits)
+    begun, fill = steps.begun, steps.fill
     kept = Kept(engine, method, fill, monitor.sparse)
     stops: list[Status] = []
+    if run is not None and run.begun:
+        begun, kept.steps = run.carry(steps), run.steps
+        _see_again(monitor, run, stops)
 
     def chunk(carry: Carry, attempts: int) -> Carry:
         following, filled = fill(carry, attempts, monitor.room(kept.steps))
@@ -239,6 +261,9 @@ def collect(
             if keep < filled.steps:
                 following, filled = fill(carry, attempts, keep)
         kept.add(carry, filled)
+        if run is not None:
+            run.add(steps, given, following, filled)
+            kept.last_alone(_KNOWN_WELL)
         if not stops and int(following.solve.status) == Status.RUNNING:
             verdict = monitor.judge(filled)
             if verdict is not None:
@@ -256,12 +281,30 @@ def collect(
             return
         some = kept.last(min(kept.steps // 2, _KNOWN_WELL))
         if some.steps > 0:
-            steps = some.steps
-            after, rehearsed = monitor.rehearse(solve, some), steps
+            count = some.steps
+            after, rehearsed = monitor.rehearse(solve, some), count
 
     def reserve(carry: Carry, pace: float) -> float:
         return after * kept.steps
 
-    carry, status = drive(monitor, begun, chunk, attempts, stops, reserve)
+    carry, status = drive(monitor, begun, chunk, steps.attempts, stops, reserve)
+    if run is not None and run.begun:
+        kept.chunks[:] = [run.rows()]
     solve = carry.solve
     return solve if on_host(solve.status) else jax.tree.map(np.asarray, solve), status, kept
+
+
+def _see_again(monitor: Monitor, run: Run, stops: list[Status]) -> None:
+    """Whoever watches a solve has not seen the steps that were taken before it was stopped."""
+    for begin in range(0, run.steps, MOST_ROWS):
+        rows = run.rows(begin, min(begin + MOST_ROWS, run.steps) + 1)
+        keep = None if monitor.watch is None else monitor.watch(rows)
+        if keep is not None:
+            if begin + keep != run.steps:
+                raise ValueError(
+                    "a terminal event lies before the end of the checkpoint, which has gone past "
+                    "it: events were changed, or look at more than (t, y)."
+                )
+            stops.append(Status.EVENT)
+        elif monitor.judge(rows) is not None:
+            stops.append(Status.NOT_A_FUNCTION)

@@ -9,8 +9,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
+from probode.base.durable import Damaged
 from probode.base.limits import Limits
 from probode.base.status import Status
 from probode.filter import restart
@@ -55,6 +57,27 @@ class Steps(NamedTuple):
     fill: Fill
     attempts: int = FIRST_ATTEMPTS
     """Of the first chunk; an engine that looks at the clock by itself needs no bound."""
+    solve_of: Callable[[Any], Any] | None = None
+    """The solve of a carry's own form, where that is one vector which holds all of it."""
+
+    def frozen(self, carry: Carry) -> list[np.ndarray]:
+        """A solve between two chunks as arrays, from which :meth:`thawed` makes it again."""
+        kept = carry if self.solve_of is None else carry.form
+        return [np.array(leaf) for leaf in jax.tree.leaves(kept)]
+
+    def thawed(self, arrays: list[np.ndarray]) -> Carry:
+        """A solve between two chunks."""
+        if self.solve_of is not None:
+            return Carry(self.solve_of(arrays[0]), arrays[0])
+        leaves, tree = jax.tree.flatten(self.begun)
+        if len(leaves) != len(arrays):
+            raise Damaged("the checkpoint holds another kind of solve: it was left as it is.")
+        made = [
+            jnp.asarray(x) if isinstance(leaf, jax.Array) else x
+            for leaf, x in zip(leaves, arrays, strict=True)
+        ]
+        found: Carry = jax.tree.unflatten(tree, made)
+        return found
 
 
 class Inputs(NamedTuple):
@@ -74,6 +97,8 @@ class Given:
 
     def __init__(self, inputs: Inputs, restarts: Restarts = NO_RESTARTS) -> None:
         self.inputs, self.restarts = inputs, restarts
+        self.notes: list[str] = []
+        """What was done otherwise than asked for, in words."""
         self.large: Any = None
         """What an engine for large systems needs besides, see :mod:`probode.engines.two_pole`."""
         self.carried: list[np.ndarray] | None = None
@@ -86,6 +111,14 @@ class Given:
     def linearised(self, t: float, y: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         """``f`` and what the method uses of its Jacobian."""
         raise NotImplementedError
+
+    def learned(self) -> dict[str, Any]:
+        """What has become known on the way, as plain data."""
+        return {"notes": list(self.notes)}
+
+    def learn(self, learned: dict[str, Any]) -> None:
+        """What was known when a solve stopped, before it goes on."""
+        self.notes[:] = learned["notes"]
 
     def until(self, t: Any) -> Any:
         """Where the steps from ``t`` on end: at the first step across, or at the end."""

@@ -1,10 +1,10 @@
 """What an ensemble's results depend on, in short: to tell whether a stored one is the same."""
 
-import hashlib
 from typing import Any
 
 import numpy as np
 
+from probode.base.digest import digest
 from probode.ensemble.constraint import constraint_of
 from probode.ensemble.inputs import Named
 from probode.ensemble.problem import Family
@@ -52,32 +52,13 @@ def _held(family: Family, settings: Settings) -> dict[str, str]:
     return found if box is None else {**found, "bounds": _digest(box.low, box.high)}
 
 
-def differences(stored: dict[str, str], now: dict[str, str]) -> list[str]:
-    """What differs, in words; values that are digests are not worth showing."""
-    found = []
-    for name, value in now.items():
-        before = stored.get(name)
-        if before != value:
-            shown = before is None or _DIGEST in (before[: len(_DIGEST)], value[: len(_DIGEST)])
-            found.append(name if shown else f"{name} (stored: {before}, now: {value})")
-    return found
-
-
-_DIGEST = "blake2b:"
-
-
 def _digest(*parts: Any) -> str:
-    content = hashlib.blake2b(digest_size=16)
+    """With the dimensions of what is named."""
+    flat: list[Any] = []
     for part in parts:
         if isinstance(part, Named):
-            content.update(repr((part.dims, part.values.dtype.str, part.values.shape)).encode())
-            content.update(np.ascontiguousarray(part.values).tobytes())
-        elif isinstance(part, str):
-            content.update(part.encode())
-        elif isinstance(part, bool | int | float | np.generic) or hasattr(part, "dtype"):
-            array = np.asarray(part)
-            content.update(repr((array.dtype.str, array.shape)).encode())
-            content.update(array.tobytes())
-        else:  # any other parameter shapes the trace, which is compared with the function
-            content.update(type(part).__qualname__.encode())
-    return _DIGEST + content.hexdigest()
+            flat.append(repr((part.dims, part.values.dtype.str, part.values.shape)))
+            flat.append(np.ascontiguousarray(part.values).tobytes())
+        else:
+            flat.append(part)
+    return digest(*flat)

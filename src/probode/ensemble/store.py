@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from probode.base.digest import differences
 from probode.base.status import Status
 from probode.engines.lanes.records import LaneResults
 from probode.ensemble.chunks import Chunk, chunks_of
 from probode.ensemble.collected import layout
-from probode.ensemble.fingerprint import differences
 from probode.ensemble.inputs import MEMBER
 from probode.ensemble.problem import Family
 from probode.ensemble.settings import Settings
@@ -144,7 +144,7 @@ def _create(
         DATASET_NAMES.get(name, name): form for name, form in layout(family, settings).items()
     }
     variables["status"] = ((), np.int64, Status.RUNNING.value)
-    names = {1: (), 3: ("time", "state"), 4: ("time", "state", "state2")}
+    names = {1: (), 2: ("sign",), 3: ("time", "state"), 4: ("time", "state", "state2")}
     for name, (shape, dtype, blank) in variables.items():
         group.create_array(
             name,

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from scipy.special import ndtr
 
+from probode.base.later import special
 from probode.ensemble.inputs import Sweep
 from probode.ensemble.moments import DRAW
 from probode.model.distributions import Normal
@@ -92,7 +92,7 @@ def _read(distribution: Any) -> Uncertain:
         shape = np.shape(distribution.mean())
 
         def quantiles(z: np.ndarray) -> np.ndarray:
-            return distribution.ppf(ndtr(z.reshape(len(z), *shape)))
+            return distribution.ppf(special.ndtr(z.reshape(len(z), *shape)))
 
         return Uncertain(int(np.prod(shape, dtype=int)), quantiles)
     if hasattr(distribution, "cov") and not callable(distribution.cov):

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Array
 
-from probode.global_error.scales import by_component
+from probode.global_error.scales import by_component, in_blocks
 from probode.global_error.transport import Transported
 from probode.model.gaussian import norm
 
@@ -33,7 +33,7 @@ LIMITS = {"convergence": 1.0, "rounding": 30.0, "size": 0.5}
 """Rounding of the values belongs to the error, and is estimated with it. Only where the error is
 far below what it adds up to (a stiff equation that forgets it at once) nothing is left to estimate.
 """
-_WORDS = {
+WORDS = {
     "convergence": "the error iteration does not converge: the error is not a small perturbation",
     "rounding": "the error is near rounding level, where no estimate is exact",
     "size": "the error is as large as the solution's own variation",
@@ -49,7 +49,7 @@ _WORDS = {
     "as wide as the solution varies",
 }
 FAST = "defect-fast"
-_FAST_STEPS = 5000
+FAST_STEPS = 5000
 """Steps over which three stages without corrections are followed: beyond, one in five is lost."""
 _EPSILON = float(np.finfo(float).eps)
 _TINY = 1e-300
@@ -113,21 +113,20 @@ class Tally(NamedTuple):
     @staticmethod
     def over(xp: Any, y: Array, moved: Transported) -> "Tally":
         """Of all steps at once; ``y`` are the values at all nodes."""
-        y, e, left = (by_component(xp, x) for x in (y, moved.error, _unsettled(xp, moved)))
-        return Tally(
-            norm(left),
-            xp.max(xp.abs(e), axis=1, initial=0.0),
-            xp.min(y, axis=1),
-            xp.max(y, axis=1),
-            norm(y[:, 1:]),
-            norm(e),
-            xp.asarray(float(e.shape[1])),
-        )
+
+        def of_components(y: Array, e: Array, first: Array, second: Array) -> tuple[Array, ...]:
+            y, e, left = (by_component(xp, x) for x in (y, e, _unsettled(xp, first, second)))
+            largest = xp.max(xp.abs(e), axis=1, initial=0.0)
+            extent = xp.min(y, axis=1), xp.max(y, axis=1)
+            return norm(left), largest, *extent, norm(y[:, 1:]), norm(e)
+
+        found: Any = in_blocks(xp, -1, of_components, y, *moved.ends)
+        return Tally(*(*found, xp.asarray(float(moved.error.shape[0]))))
 
     def add(self, xp: Any, y: Array, moved: Transported) -> "Tally":
         """With one step more, that ended at ``y``."""
         return Tally(
-            xp.hypot(self.unsettled, _unsettled(xp, moved)),
+            xp.hypot(self.unsettled, _unsettled(xp, moved.first, moved.second)),
             xp.maximum(self.largest, xp.abs(moved.error)),
             xp.minimum(self.low, y),
             xp.maximum(self.high, y),
@@ -148,8 +147,8 @@ class Tally(NamedTuple):
         return xp.stack([xp.max(xp.where(known, part, 0.0)) for part in parts])
 
 
-def _unsettled(xp: Any, moved: Transported) -> Array:
-    first, second = xp.abs(moved.first), xp.abs(moved.second)
+def _unsettled(xp: Any, first: Array, second: Array) -> Array:
+    first, second = xp.abs(first), xp.abs(second)
     return second * xp.minimum(second / (first + _TINY), 1.0)
 
 
@@ -181,7 +180,7 @@ class Diagnosis:
         lines = [f"error bars can be trusted: {size}"]
         if not self.trusted:
             lines = ["error bars must not be trusted:"]
-        lines += [f"- {_WORDS[flag]}" for flag in self.flags]
+        lines += [f"- {WORDS[flag]}" for flag in self.flags]
         return "\n".join(lines)
 
     def __str__(self) -> str:
@@ -196,7 +195,7 @@ def judge(signs: np.ndarray, lost: bool, mode: str, looked: Looked | None, steps
     flags = [name for name, limit in LIMITS.items() if not numbers[name] <= limit]
     if lost:
         flags.append("lost")
-    if mode == FAST and steps > _FAST_STEPS:
+    if mode == FAST and steps > FAST_STEPS:
         flags.append("long")
     if steps == 0:
         flags.append("unchecked")

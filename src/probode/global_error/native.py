@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from probode.base.limits import GRACE, Limits
+from probode.base.spacious import spacious
 from probode.engines.native import library
 from probode.engines.native.library import address
 from probode.engines.native.tape import tape_of
@@ -53,7 +54,7 @@ def _carry_over(scheme: Scheme, field: Any, t: np.ndarray, means: np.ndarray) ->
     means = means if means[0].flags.c_contiguous and means.dtype == float else means.astype(float)
     t = np.ascontiguousarray(t, dtype=float)
     numbers = [np.asarray(tape.numbers(field)) for tape in (values, derivatives)]
-    rows = np.empty((steps, s + 3 + COUNTS, d))
+    rows = spacious(steps, s + 3 + COUNTS, d)
     loaded: Any = library.load()
     loaded.probode_transport(
         address(table(scheme, d)),

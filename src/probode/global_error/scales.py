@@ -21,7 +21,8 @@ The result is a factor ``s_i/sqrt(Σ_i)`` for the model's standard deviations an
 zero, a standard deviation ``s_i`` of its own.
 
 Nothing is squared but ratios: all of it is done with roots (``sqrt(M)``, ``sqrt(L)``), whose sums
-of squares are taken by ``hypot``, so that values up to the largest numbers have error bars.
+of squares are taken by ``hypot`` or in units of the largest, so that values up to the largest
+numbers have error bars.
 """
 
 from collections.abc import Callable
@@ -57,13 +58,12 @@ def by_component(xp: Any, x: Any) -> Any:
     return np.ascontiguousarray(x.T) if xp is np else x.T
 
 
-def window_mean(xp: Any, x: Any, half: int, add: Any = None) -> Any:
+def window_mean(xp: Any, x: Any, half: int) -> Any:
     """Mean over ``± half`` rows, truncated at the ends.
 
     Sums of 1, 2, 4, ... rows are put together: differences of cumulative sums would lose small
-    values behind large ones. With ``add=hypot`` the root of the mean square.
+    values behind large ones.
     """
-    add = add or xp.add
     n = x.shape[0]
     half = min(half, n - 1)
     pad = xp.zeros((half, *x.shape[1:]))
@@ -72,16 +72,22 @@ def window_mean(xp: Any, x: Any, half: int, add: Any = None) -> Any:
     total = xp.zeros_like(x)
     while True:
         if length & width:
-            total = add(total, power[start : start + n])
+            total = total + power[start : start + n]
             start += width
         if 2 * width > length:
             break
-        power = add(power[:-width], power[width:])
+        power = power[:-width] + power[width:]
         width *= 2
     i = np.arange(n)
     counts = np.minimum(i, half) + np.minimum(n - 1 - i, half) + 1.0
-    counts = counts.reshape(-1, *[1] * (x.ndim - 1))
-    return total / (counts if add is xp.add else np.sqrt(counts))
+    return total / counts.reshape(-1, *[1] * (x.ndim - 1))
+
+
+def window_root_mean_square(xp: Any, x: Any, half: int) -> Any:
+    """Root of the mean square over ``± half`` rows, in units of the largest of each column."""
+    largest = xp.max(xp.abs(x), axis=0)
+    unit = xp.where((largest > 0.0) & xp.isfinite(largest), largest, 1.0)
+    return unit * xp.sqrt(window_mean(xp, (x / unit) ** 2, half))
 
 
 def misfit(xp: Any, error: Any, std: Any) -> Any:
@@ -117,17 +123,29 @@ def combine(
     there is no estimate (it was lost on the way), ``s`` is as wide as the solution varies. Of
     ``several`` derivatives, the last axis but one, each has its own ``c̄``.
     """
-    known, size = std > _TINY, xp.abs(error)
     c = misfit(xp, error, std)
     c = _together(xp, c, misfit_mean) if several else c
-    blended = c / 2 + xp.minimum(misfit_mean, 4 * c) / 2
+    return _scaled(xp, error, std, _blended(xp, c, misfit_mean), local, values, doubt)
+
+
+def _blended(xp: Any, c: Any, mean: Any) -> Any:
+    """``c*``."""
+    return c / 2 + xp.minimum(mean, 4 * c) / 2
+
+
+def _scaled(
+    xp: Any, error: Any, std: Any, blended: Any, local: Any, values: Values, doubt: float
+) -> Scales:
+    """``s``, each component for itself."""
+    known, size = std > _TINY, xp.abs(error)
     # One misfit for all components: where their proportions in the model are far off, too, its
     # scale says nothing of those whose errors are far smaller.
     around = xp.hypot(size, local)
     most = xp.where(around > 0.0, _MOST * around, xp.inf)
     model = xp.minimum(xp.sqrt(blended / 2)[..., None] * std, most)
     scale = xp.where(known, xp.hypot(np.sqrt(0.5) * size, model), size)
-    scale = xp.hypot(xp.clip(local, scale / 2, 2 * scale), doubt * local)
+    scale = xp.clip(local, scale / 2, 2 * scale)
+    scale = xp.hypot(scale, doubt * local) if doubt else scale
     exact = ~known & (scale == 0.0)
     scale = xp.where(exact, 0.0, xp.maximum(scale, _EPSILON * xp.abs(values.mean)))
     scale = xp.where(xp.isfinite(scale), scale, xp.maximum(values.extent, std))
@@ -156,9 +174,33 @@ def _together(xp: Any, c: Any, mean: Any) -> Any:
 
 def around(xp: Any, error: Any, std: Any) -> tuple[Any, Any]:
     """``c̄`` and ``sqrt(L)`` of rows, one after the other in time."""
-    n = error.shape[0]
-    misfit_mean = window_mean(xp, misfit(xp, error, std), max(2, int(0.02 * n)))
-    return misfit_mean, window_mean(xp, xp.abs(error), max(1, int(0.1 * n)), xp.hypot)
+    return _misfit_around(xp, misfit(xp, error, std)), _error_around(xp, error)
+
+
+def _misfit_around(xp: Any, c: Any) -> Any:
+    return window_mean(xp, c, max(2, int(0.02 * len(c))))
+
+
+def _error_around(xp: Any, error: Any) -> Any:
+    return window_root_mean_square(xp, error, max(1, int(0.1 * len(error))))
+
+
+def around_saved(xp: Any, error: Any, std: Any, count: int) -> tuple[Any, Any]:
+    """The same at save points, of which ``count`` were asked for, from those with an estimate.
+
+    The errors of the filter at the steps between are others: smoothed means are off by less.
+    """
+    known = xp.all(xp.isfinite(error), axis=-1)
+    e, weight = xp.where(known[..., None], error, 0.0), known.astype(float)
+    far, near = max(2, int(0.02 * count)), max(1, int(0.1 * count))
+
+    def part(half: int) -> Any:
+        return xp.maximum(window_mean(xp, weight, half), _TINY)
+
+    c = xp.where(known, misfit(xp, e, std), 0.0)
+    local = window_root_mean_square(xp, e, near) / xp.sqrt(part(near))[..., None]
+    exact = (error == 0.0) & ~(std > _TINY)
+    return window_mean(xp, c, far) / part(far), xp.where(exact, 0.0, local)
 
 
 def of_nodes(
@@ -172,21 +214,48 @@ def of_nodes(
 ) -> Scales:
     """Scales at all nodes; at the first, if that is ``exact``, those of the second.
 
-    Rows are ``(N, d)``, or of ``several`` derivatives ``(N, k, d)``.
+    Rows are ``(N, d)``, or of ``several`` derivatives ``(N, k, d)``. NumPy does it for some rows,
+    and then for some components, at a time: arrays that the cache holds.
     """
     first = 1 if exact else 0
     e, v = error[first:], std[first:]
-    n = e.shape[0]
-    if n == 0:
+    if e.shape[0] == 0:
         return Scales(xp.ones_like(error), xp.zeros_like(error))
     # A lost estimate must not spread backwards in time through the windows.
     finite = xp.all(xp.isfinite(e), axis=-1, keepdims=True)
     e = xp.where(finite, e, 0.0)
-    misfit_mean, local = around(xp, e, v)
-    e = xp.where(finite, e, xp.nan)
-    across = by_component(xp, mean)
-    values = Values(mean[first:], (xp.max(across, axis=-1) - xp.min(across, axis=-1)).T)
-    ratio, own = combine(xp, e, v, misfit_mean, local, values, doubt, several)
+    c = in_blocks(xp, 0, lambda e, v: misfit(xp, e, v), e, v)
+    misfit_mean = _misfit_around(xp, c)
+    c = xp.where(finite[..., 0], c, xp.nan)
+    blended = _blended(xp, _together(xp, c, misfit_mean) if several else c, misfit_mean)
+
+    def scaled(e: Any, v: Any, mean: Any) -> Scales:
+        across = by_component(xp, mean)
+        extent = (xp.max(across, axis=-1) - xp.min(across, axis=-1)).T
+        values, local = Values(mean[first:], extent), _error_around(xp, e)
+        lost = xp.where(finite, e, xp.nan)
+        return _scaled(xp, lost, v, blended, local, values, doubt)
+
+    ratio, own = in_blocks(xp, -1, scaled, e, v, mean)
     if not exact:
         return Scales(ratio, own)
     return Scales(xp.concatenate([ratio[:1], ratio]), xp.concatenate([xp.zeros_like(own[:1]), own]))
+
+
+_BLOCK = 1 << 15
+"""Numbers in an array that stays in the cache, with the dozen that are made of it."""
+
+
+def in_blocks(xp: Any, axis: int, function: Any, *arrays: Any) -> Any:
+    """What a function makes of arrays, put together from those of their parts along an axis."""
+    whole = arrays[0]
+    size = max(8, _BLOCK * whole.shape[axis] // max(whole.size, 1))
+    if xp is not np or whole.shape[axis] <= size:
+        return function(*arrays)
+    cuts = range(size, whole.shape[axis], size)
+    parts = [
+        function(*part) for part in zip(*(np.split(x, cuts, axis) for x in arrays), strict=True)
+    ]
+    if isinstance(parts[0], tuple):
+        return tuple(np.concatenate(each, axis) for each in zip(*parts, strict=True))
+    return np.concatenate(parts, axis)

@@ -35,8 +35,9 @@ _LARGEST_EK1 = 5000
 """Above this size of the state EK1 is no alternative: one step takes seconds."""
 _LARGEST_DENSE = 60
 """Components above which SparseEK1 takes the place of EK1: its steps are a part of the work."""
-_WITH_ALL = 10.0
-"""A step of EK0 with many components, kept, smoothed and calibrated, in units of taking it."""
+_WITH_ALL = 30.0
+"""A step of EK0 with many components, kept, smoothed and calibrated, in units of taking it: what is
+as long as all steps together no longer fits into a cache."""
 _PATIENCE = 2.0
 """EK0 may cost so many times what EK1 is guessed to cost before EK1 takes its place."""
 

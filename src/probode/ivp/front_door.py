@@ -15,8 +15,9 @@ from probode.filter.control import Control, GridSteps, PControl, PIControl
 from probode.filter.given import break_times, check_limits
 from probode.filter.solvers import EK1, SparseEK1
 from probode.global_error.schemes import MODES
+from probode.ivp.checkpoint import opened
 from probode.ivp.constraint import box_of
-from probode.ivp.jumps import with_jumps
+from probode.ivp.hybrid import acts, solve_hybrid
 from probode.ivp.method import (
     METHODS,
     is_large,
@@ -82,9 +83,10 @@ def solve_ivp(
     method
         ``"EK1"`` (for stiff problems too), ``"EK0"`` (cheap, non-stiff, large), ``"DiagonalEK1"``,
         ``"SparseEK1"`` (stiff, thousands of components; taken in the place of ``"EK1"`` where
-        ``jac_sparsity``, bands or a sparse ``jac`` are given for more than a hundred components, or
-        where EK1's covariance would not fit), ``"auto"`` (EK0 for larger problems, unless they turn
-        out stiff), or a solver object such as ``probode.EK1(order=8)``.
+        ``jac_sparsity``, bands or a sparse ``jac`` are given for more than a hundred components,
+        where a step of EK1 would take a quarter of a second or its covariance not fit), ``"auto"``
+        (EK0 for larger problems, unless they turn out stiff), or a solver object such as
+        ``probode.EK1(order=8)``.
     t_eval
         Times at which to return the solution; by default the steps taken. Without ``dense_output``
         and ``events``, covariances of a large problem (from 256 MB on) are kept at these times
@@ -94,7 +96,11 @@ def solve_ivp(
     events
         Functions ``event(t, y, *args)`` whose zeros are wanted, with the attributes ``terminal``
         and ``direction``, as in SciPy. Steps are searched inside, whatever their length. A zero at
-        the start counts if ``event`` leaves it in the wanted direction.
+        the start counts if ``event`` leaves it in the wanted direction. With an attribute
+        ``reset``, a function ``reset(t, y, *args) -> y`` (or ``reset(t, y)``), the solve goes on
+        from what that returns, see ``docs/hybrid.md``; it may be a :class:`probode.Restart`, with
+        other ``args`` or another ``fun``. With ``terminal``, too, the solve ends at that
+        occurrence, before its reset.
     vectorized
         Whether ``fun`` accepts several states as columns, shape ``(n, k)``.
     args
@@ -132,10 +138,14 @@ def solve_ivp(
         Jumps of ``y`` at given times: ``jumps``, a list of pairs ``(time, map)`` with
         ``map(t, y, *args) -> y`` (or ``map(t, y)``), and ``doses``, made by
         :func:`probode.doses`. Error bars go through; ``posterior`` is then a
-        :class:`probode.PiecewisePosterior`.
+        :class:`probode.PiecewisePosterior`. Events with a ``reset`` act in the same way, see
+        ``events``.
         What the solution keeps to: ``invariants`` (functions ``g(t, y, *args)`` or ``g(y)`` that
         are zero along it) and ``bounds`` (a pair ``(low, high)``, ``(0, np.inf)`` for ``y >= 0``),
         see ``docs/models.md``.
+        Long runs: ``checkpoint``, a folder or a file ``name.npz`` (or
+        :class:`probode.Checkpoint`), from which the same call goes on after a kill, to the same
+        result bit by bit, see ``docs/long_runs.md``.
 
     Returns
     -------
@@ -152,12 +162,17 @@ def solve_ivp(
     """
     chosen = Options.read(options)
     call = (fun, t_span, y0, method, t_eval, dense_output, events, vectorized, args)
-    if chosen.jumps is not None or chosen.doses is not None:
+    in_pieces = acts(chosen, events)
+    if in_pieces:
         t0, tf = (float(t) for t in t_span)
         times = None if t_eval is None else _evaluation_times(t_eval, t0, tf)
         call = (fun, t_span, y0, method, times, dense_output, events, vectorized, args)
-        return with_jumps(partial(solve_piece, ordered="order" in options), chosen, *call)
-    return solve_piece(chosen, "order" in options, None, *call)
+    with opened(chosen.checkpoint) as journal:
+        chosen = chosen._replace(checkpoint=journal)
+        if in_pieces:
+            piece = partial(solve_piece, ordered="order" in options, cuts=True)
+            return solve_hybrid(piece, chosen, *call)
+        return solve_piece(chosen, "order" in options, None, *call)
 
 
 def solve_piece(
@@ -173,11 +188,13 @@ def solve_piece(
     events: Any,
     vectorized: bool,
     args: Any,
+    cuts: bool = False,
 ) -> OdeResult:
     """A solve without jumps.
 
     ``ordered`` says whether the order is the user's; ``carried`` how uncertain the start is, if it
-    is not exact. The rest are the arguments of :func:`solve_ivp`.
+    is not exact; ``cuts`` whether its posterior is to end at an event that ends it. The rest are
+    the arguments of :func:`solve_ivp`.
     """
     check_choice("calibration", chosen.calibration, ("model", *MODES))
     limits = Limits.read(chosen.time_limit, chosen.max_memory)
@@ -188,7 +205,7 @@ def solve_piece(
     arguments = _arguments(args)
     kind = read_method(method)
     if isinstance(method, str) and not isinstance(fun, Equation) and not chosen.second_order:
-        kind = large_kind(kind, chosen, np.size(y0))
+        kind = large_kind(kind, chosen, y0)
     if is_large(kind) and not ordered:
         chosen = chosen._replace(order=SparseEK1.order)
     equation = _equation(fun, chosen, arguments, is_large(kind))
@@ -235,6 +252,7 @@ def solve_piece(
         slope=slope,
         breakpoints=breakpoints,
         carried=carried,
+        cuts=cuts,
     )
     integrate = partial(task.integrate, solvers)
     if t0 == tf:

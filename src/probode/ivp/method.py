@@ -6,9 +6,9 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from scipy.sparse import issparse
 
 from probode.base.errors import check_choice
+from probode.base.later import sparse
 from probode.base.limits import in_words
 from probode.base.precision import double_precision
 from probode.base.said import code_of, first_time, logger, name_of
@@ -56,29 +56,47 @@ def read_method(method: Any) -> Solver | type[Solver] | None:
 
 _MANY_COMPONENTS = 100
 """From which on a Jacobian that is said to be sparse is used as one, unless EK1 itself is asked."""
+_TOO_LONG = 10.0
+"""Seconds of a short solve by EK1 from which on its name alone stands for the sparse one."""
 
 
 def large_kind(
-    kind: Solver | type[Solver] | None, options: Options, d: int
+    kind: Solver | type[Solver] | None, options: Options, y0: Any
 ) -> Solver | type[Solver] | None:
     """``kind``, or :class:`SparseEK1` where EK1 would be slow for nothing, or impossible."""
     if kind is not EK1 and kind is not None:
         return kind
-    order = 5 if isinstance(options.order, str) else options.order
+    d, order = np.size(y0), 5 if isinstance(options.order, str) else options.order
     given = [options.jac_sparsity, options.lband, options.uband]
-    sparse = any(one is not None for one in given) or issparse(options.jac)
+    matrix = options.jac is not None and not callable(options.jac)
+    is_sparse = any(one is not None for one in given) or (matrix and sparse.issparse(options.jac))
     too_large = kind is EK1 and 16.0 * ((order + 1) * d) ** 2 > DENSE_LIMIT_BYTES
-    if not (too_large or (sparse and d > _MANY_COMPONENTS)):
+    seconds = _FEW_STEPS * choice.seconds_of_dense_step(d, order)
+    too_slow = kind is EK1 and seconds > _TOO_LONG and _can_be_sparse(options, y0)
+    if is_sparse and d > _MANY_COMPONENTS:
+        reason = "with a sparse Jacobian"
+    elif too_large:
+        reason = "are too many for the covariance of EK1"
+    elif too_slow:
+        reason = f"would take EK1 about {seconds / _FEW_STEPS:.1g} s a step"
+    else:
         return kind
     if first_time("large", d):
         logger.warning(
-            "d = %d components%s: solved by SparseEK1, whose steps cost as much as a sparse "
-            "factorisation (no smoother, no samples). %s",
-            d,
-            " with a sparse Jacobian" if sparse else ", too many for the covariance of EK1",
-            "method=probode.EK1() is the dense one." if not too_large else "",
+            "d = %d components %s: solved by SparseEK1, whose steps cost as much as a sparse "
+            "factorisation (no smoother, no samples).%s",
+            *(d, reason, "" if too_large else " method=probode.EK1() is the dense one."),
         )
     return SparseEK1
+
+
+def _can_be_sparse(options: Options, y0: Any) -> bool:
+    """Whether nothing is asked for that EK1 has and SparseEK1 has not."""
+    names = ("diffusion", "control", "initialization", "invariants", "bounds", "mass_matrix")
+    usual = Options()
+    asked = any(getattr(options, name) is not getattr(usual, name) for name in names)
+    jumps = options.jumps is not None or options.doses is not None
+    return not (asked or jumps or np.iscomplexobj(y0))
 
 
 def is_large(kind: Solver | type[Solver] | None) -> bool:

@@ -47,6 +47,7 @@ class Options(NamedTuple):
     breakpoints: Any = None
     jumps: Any = None
     doses: Any = None
+    checkpoint: Any = None
 
     @classmethod
     def read(cls, options: dict[str, Any]) -> "Options":

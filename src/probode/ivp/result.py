@@ -4,13 +4,12 @@ from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.optimize import OptimizeResult
 
 from probode.posterior.posterior import Posterior
 
 
-class OdeResult(OptimizeResult):
-    """SciPy's result of ``solve_ivp``, with error bars.
+class OdeResult(dict[str, Any]):
+    """SciPy's result of ``solve_ivp``, with error bars: a dictionary whose keys are attributes too.
 
     Besides SciPy's fields: ``y_std`` of shape ``(n, n_points)`` (of the size of the global error,
     unless ``calibration="model"``), ``y_cov`` of shape ``(n_points, n, n)`` (computed when asked
@@ -32,6 +31,32 @@ class OdeResult(OptimizeResult):
             self["y_cov"] = Embedding.of(posterior).covariances(at.cov)
             return self["y_cov"]
         raise KeyError(key)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self[name] = value
+
+    def __delattr__(self, name: str) -> None:
+        del self[name]
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self]
+
+    def __repr__(self) -> str:
+        """How it ended, then what was computed: long arrays by their first and last entries."""
+        keys = dict.fromkeys([key for key in ("message", "success", "status") if key in self])
+        width = 1 + max(map(len, self), default=0)
+        with np.printoptions(precision=3, threshold=10, linewidth=76 - width):
+            rows = ((key, str(self[key])) for key in (keys | self))
+            return "\n".join(
+                f"{key:>{width}}: {text.replace(chr(10), chr(10) + ' ' * (width + 2))}"
+                for key, text in rows
+            )
 
 
 class Solution:

@@ -12,6 +12,7 @@ import numpy as np
 
 from probode.base.limits import Limits
 from probode.base.precision import double_precision
+from probode.base.spacious import large_arrays_in
 from probode.base.status import Status
 from probode.engines.choice import engine_for
 from probode.engines.fallback import Fallback, guarded_on_host, logger, value_at
@@ -29,6 +30,7 @@ from probode.filter.restart import NO_RESTARTS, Restarts
 from probode.filter.solvers import Solver, with_start
 from probode.filter.step import Method
 from probode.global_error.in_python import HostProblem
+from probode.ivp.checkpoint import identity
 from probode.ivp.choice import Candidate
 from probode.ivp.constraint import constraint_of
 from probode.ivp.function import Traced, UserFunction, host_problem
@@ -43,6 +45,7 @@ from probode.model.mass_matrix import MassMatrix
 from probode.posterior import events
 from probode.posterior import large as large_system
 from probode.posterior.chosen import ChosenPath
+from probode.posterior.cut import cut
 from probode.posterior.finish import calibrated, run_and_finish
 from probode.posterior.outcome import Problem
 from probode.posterior.paths import NodePath, Path, SavedPath
@@ -59,8 +62,9 @@ _MOST_REPEATS = 3
 class Carried(NamedTuple):
     """How uncertain a start is, in real form."""
 
-    columns: list[np.ndarray]
-    """Columns of a factor of its covariance, for each derivative that is given."""
+    columns: list[np.ndarray] | None
+    """Columns of a factor of its covariance, for each derivative that is given; ``None``: for the
+    model it is exact, only its error is known."""
     error: Any = None
     """An estimate of its error; ``None``: there is none."""
 
@@ -97,6 +101,8 @@ class Task:
     """Times at which the function switches, as far as the user knows of them."""
     carried: Carried | None = None
     """What is known of the start, if it is not exact."""
+    cuts: bool = False
+    """Whether a solve that an event ends is to end there, and not with the step that it is in."""
 
     def given(self, y0: np.ndarray) -> np.ndarray:
         """All that a start holds, from the value: of an implicit equation, with the slope."""
@@ -246,13 +252,21 @@ class Task:
             watch = events.Watch(self.watched, method.equation, embedding.values)
         bounds = [bound for bound in (options.max_num_steps, budget) if bound is not None]
         monitor = Monitor(self.limits, min(bounds, default=None), callback, shape, watch)
-        large = method.jacobian == KIND
+        large, journal = method.jacobian == KIND, options.checkpoint
+        if journal is not None:
+            if large:
+                raise ValueError(_NOT_LARGE)
+            same = (self.fun, self.arguments, self.watched)
+            monitor = monitor._replace(
+                journal=lambda by, given: journal.begin(identity(by, given, *same), by, given)
+            )
         smoothing = options.smooth and not large
         sparse = self.times is not None and isinstance(way, _Compiled) and embedding.order == 1
-        sparse = sparse and not large
+        sparse = sparse and not large and journal is None
         calibrating = options.calibration != "model"
         if not (large and self.times is not None):
-            monitor = monitor.bounded(method, smoothing, calibrating, sparse)
+            on_disk = journal is not None and journal.store.folder is not None
+            monitor = monitor.bounded(method, smoothing, calibrating, sparse, on_disk)
 
         def finish(nodes: Path, final: loop.Solve, status: Any, limits: Limits) -> Posterior:
             extra, how = way.start_evaluations(final.state.t), (engine.name, way.path)
@@ -261,6 +275,10 @@ class Task:
             made = replace(made, problem=way.problem, is_complex=embedding.is_complex)
             if self.carried is not None:
                 made = replace(made, begins=self.carried.error)
+            if self.cuts and made.status == Status.EVENT and self.watched is not None:
+                end = events.end_time(self.watched, made, embedding.values)
+                if end is not None and end != made.t[0]:
+                    made = cut(made, end, held)
             if large:
                 return large_system.calibrated(made, way.given, options.calibration)
             return calibrated(made, made.problem.field, options.calibration, limits)
@@ -272,10 +290,17 @@ class Task:
             if only is not None:
                 nodes, final, status = large_system.saved_path(way.given, only, monitor)
                 return finish(nodes.held_to(method, held), final, status, self.limits)
-        return run_and_finish(
-            *(partial(way.run, engine), smoothing, monitor, finish),
-            *(self.output, self.times, budget, held),
-        )
+        with large_arrays_in(None if journal is None else journal.store.folder):
+            return run_and_finish(
+                *(partial(way.run, engine), smoothing, monitor, finish),
+                *(self.output, self.times, budget, held),
+            )
+
+
+_NOT_LARGE = (
+    "checkpoint is not for SparseEK1, whose factorisations cannot be stored: use EK0 or EK1, or "
+    "solve piece by piece."
+)
 
 
 def _words(mass: Any) -> str:
@@ -413,6 +438,7 @@ class _Driven:
         self.control, self._restarts = _with_stops(task, control, suspects, self._found, value)
         inputs = Inputs(method, self._asked, self._hosted, self.control, task.t0, task.tf, y0)
         self._given = Driven(inputs, self._restarts)
+        self._given.notes = self._said
         self._given.carried = None if task.carried is None else task.carried.columns
         begun = self._given.begun
         self._evaluations = begun.evaluations
@@ -461,7 +487,8 @@ def _with_stops(
     if not isinstance(control, PControl):
         return control, NO_RESTARTS
     stops = stops_before(np.ravel(suspects), task.t0, task.tf)
-    restarts, begins = NO_RESTARTS, task.carried is not None
+    restarts = NO_RESTARTS
+    begins = task.carried is not None and task.carried.columns is not None
     if begins and found is None:
         found = Switches(True, NONE, NONE)
     if found is not None:

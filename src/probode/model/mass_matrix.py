@@ -42,7 +42,7 @@ class MassMatrix(Implicit):
     >>> def circle(t, y):
     ...     return jnp.array([-y[1], y[0] ** 2 + y[1] ** 2 - 1.0])
     >>> equation = probode.MassMatrix(circle, np.array([1.0, 0.0]))
-    >>> posterior = probode.solve(equation, (0.0, 0.5), [1.0, 0.0])
+    >>> posterior = probode.solve(equation, (0.0, 0.5), [0.0, 1.0])
     """
 
     mass: Any = None

@@ -57,15 +57,19 @@ class Search:
     """The functions whose crossings are wanted, and what is known of them from earlier curves.
 
     ``convert`` turns the curve's states (several, along the first axis) into the functions' own.
+    ``leaves`` are the signs that functions have soon after the curve begins, of those that begin
+    with a zero which is not to be counted: they are taken to have them from the start.
     """
 
     def __init__(
         self,
         functions: Sequence[Function],
         directions: Sequence[float],
+        leaves: Sequence[float] | None = None,
         convert: Callable[[np.ndarray], np.ndarray] = lambda y: y,
     ) -> None:
         self.functions, self.directions, self.convert = functions, directions, convert
+        self._leaves = [0.0] * len(functions) if leaves is None else list(leaves)
         self._before = [0.0] * len(functions)
         """The sign that each function had before the curve begins; zero: it begins there."""
 
@@ -150,6 +154,11 @@ class Search:
     def _changes(self, k: int, samples: Samples) -> list[int]:
         """The samples after which the sign changes, in the wanted direction."""
         sign = np.sign(samples.value)
+        if self._leaves[k] != 0.0:
+            there = np.flatnonzero(sign == self._leaves[k])
+            sign[: there[0] if len(there) else len(sign)] = self._leaves[k]
+            if len(there):
+                self._leaves[k] = 0.0
         wanted = self.directions[k]
         last = self._before[k]  # the sign before zero was reached
         arrived = 0  # where that was

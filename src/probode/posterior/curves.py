@@ -121,9 +121,12 @@ def few(values: np.ndarray, n: int) -> np.ndarray:
 def drawing_times(nodes: np.ndarray) -> np.ndarray:
     """Times to draw at: half of them spread over the interval, half over the steps.
 
-    The latter keep layers that are thin in comparison to the interval, the former long steps.
+    The latter keep layers that are thin in comparison to the interval, the former long steps. In
+    steps of a few roundings (across a switch) there is nothing to see.
     """
-    half = _TIMES // 2
+    half, steps = _TIMES // 2, np.abs(np.diff(nodes))
+    wide = np.append(True, steps > 1e3 * np.spacing(np.max(np.abs(nodes))))
+    whole, nodes = nodes, nodes[wide] if np.count_nonzero(wide) > 1 else nodes
     places = np.linspace(0, nodes.size - 1, half)
     over_steps = np.interp(places, np.arange(nodes.size), nodes)
     if steps_grow(nodes):
@@ -131,8 +134,9 @@ def drawing_times(nodes: np.ndarray) -> np.ndarray:
     else:
         over_time = np.linspace(nodes[0], nodes[-1], half)
     times = np.unique(np.concatenate([over_steps, over_time]))
-    times = np.clip(times, nodes.min(), nodes.max())
-    return times if nodes[-1] >= nodes[0] else times[::-1]
+    times = np.clip(np.append(times, whole[[0, -1]]), whole.min(), whole.max())
+    times = np.unique(times)
+    return times if whole[-1] >= whole[0] else times[::-1]
 
 
 def _error(t: np.ndarray, mean: np.ndarray, reference: Reference) -> np.ndarray:

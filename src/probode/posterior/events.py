@@ -39,6 +39,9 @@ class Event(NamedTuple):
     """Positive: only where ``g`` goes from negative to positive; negative: the opposite."""
     terminal: float
     """The solve ends at this occurrence (infinity: never)."""
+    leaves: float = 0.0
+    """The sign that ``g`` has soon after the start, where it begins with a zero that was counted
+    already, perhaps on the wrong side of it by rounding; else zero."""
 
 
 def prepare(events: Any, args: Sequence[Any]) -> list[Event]:
@@ -47,6 +50,9 @@ def prepare(events: Any, args: Sequence[Any]) -> list[Event]:
         events = (events,)
     prepared = []
     for event in events:
+        if isinstance(event, Event):
+            prepared.append(event)
+            continue
         if not callable(event):
             raise TypeError(f"an event must be a function (t, y), got {type(event).__name__}.")
         terminal = getattr(event, "terminal", None)
@@ -69,7 +75,10 @@ def prepare(events: Any, args: Sequence[Any]) -> list[Event]:
 
 
 def _search(events: Sequence[Event], convert: Convert) -> Search:
-    return Search([e.function for e in events], [e.direction for e in events], convert)
+    functions, directions, leaves = (
+        [getattr(event, name) for event in events] for name in ("function", "direction", "leaves")
+    )
+    return Search(functions, directions, leaves, convert)
 
 
 class Watch:
@@ -142,21 +151,15 @@ def locate(
     limits = limits or Limits()
     path = cast(NodePath, posterior.path)  # every step was kept
     t = np.asarray(posterior.t)
-    equation = posterior.method.equation
-    means = equation.stacked(np.asarray(path.means))
-    curve = Curve(t, means, closed=path.smoothed is not None)
-    search = _search(events, convert)
+    curve, search = _curve(posterior), _search(events, convert)
     crossings, whole = _crossings(search, curve, limits)
     found, ended = _until_terminal(events, crossings)
     if posterior.status == Status.EVENT and whole and not ended:
-        # The filter's mean has crossed zero in the last step, the smoothed one has not: the solve
-        # has ended all the same.
-        last = Curve(t[-2:], _watched(equation, np.asarray(path.rows.mean)[-2:]))
-        ending = [
-            c for c in _search(events, convert)(last) if np.isfinite(events[c.event].terminal)
-        ]
-        found = [*found, *(c._replace(step=len(t) - 2) for c in ending[:1])]
-        ended = bool(ending)
+        ending = _ending(events, posterior, convert)
+        found, ended = [*found, *ending], bool(ending)
+    if ended and abs(found[-1].t - t[-1]) <= 4.0 * np.spacing(abs(t[-1])):  # where it was cut
+        at_end = found[-1]._replace(t=float(t[-1]), step=len(t) - 2, s=1.0)
+        found = [*found[:-1], at_end]
     if not found:
         none = [np.array([]) for _ in events]
         return Occurrences(none, none, none, None, whole)
@@ -180,6 +183,41 @@ def locate(
         End(times[-1], at.mean[-1], at.std[-1]) if ended else None,
         whole,
     )
+
+
+def _curve(posterior: Posterior) -> Curve:
+    """The mean of the state."""
+    path = cast(NodePath, posterior.path)
+    means = posterior.method.equation.stacked(np.asarray(path.means))
+    return Curve(np.asarray(posterior.t), means, closed=path.smoothed is not None)
+
+
+def _ending(events: Sequence[Event], posterior: Posterior, convert: Convert) -> list[Crossing]:
+    """The crossing that has ended a solve, where the mean of the posterior does not show it.
+
+    In the last step the filter's mean has crossed zero, the smoothed one has not; or it does so at
+    the end, where it was cut, and rounding hides it.
+    """
+    t, path = np.asarray(posterior.t), cast(NodePath, posterior.path)
+    means = _watched(posterior.method.equation, np.asarray(path.rows.mean)[-2:])
+    last = len(t) - 2
+    for crossing in _search(events, convert)(Curve(t[-2:], means)):
+        if np.isfinite(events[crossing.event].terminal):
+            return [crossing._replace(step=last)]
+    terminal = [k for k, event in enumerate(events) if np.isfinite(event.terminal)]
+    state = convert(means[-1:, 0])[0]
+    sizes = [abs(float(events[k].function(t[-1], state.copy()))) for k in terminal]
+    return [Crossing(float(t[-1]), terminal[int(np.argmin(sizes))], last, 1.0)] if sizes else []
+
+
+def end_time(
+    events: Sequence[Event], posterior: Posterior, convert: Convert = lambda y: y
+) -> float | None:
+    """When a solve that an event has ended did so, along the mean of its posterior."""
+    some = [event for event in events if np.isfinite(event.terminal)]
+    found, ended = _until_terminal(some, _search(some, convert)(_curve(posterior)))
+    found = found if ended else _ending(some, posterior, convert)
+    return float(found[-1].t) if found else None
 
 
 def _crossings(search: Search, curve: Curve, limits: Limits) -> tuple[list[Crossing], bool]:

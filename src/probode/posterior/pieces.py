@@ -9,7 +9,7 @@ Within a piece nothing is different from any other solve. No piece is smoothed b
 the next jump.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,11 +17,13 @@ import jax
 import numpy as np
 
 from probode.base.precision import double_precision
-from probode.global_error.diagnosis import Diagnosis
+from probode.base.status import Status
+from probode.global_error.diagnosis import LIMITS, Diagnosis
+from probode.global_error.result import Calibration
 from probode.posterior.outcome import Stats
 from probode.posterior.paths import NodePath
+from probode.posterior.pieces_views import PieceViews
 from probode.posterior.posterior import Posterior
-from probode.posterior.views import Views
 
 _COUNTS = (
     *("steps", "accepted", "rejected", "f_evaluations", "jacobian_evaluations"),
@@ -44,17 +46,21 @@ class Values:
 
 
 @dataclass(frozen=True, repr=False)
-class PiecewisePosterior(Views):
+class PiecewisePosterior(PieceViews):
     """Posterior over a solution with jumps, in pieces between them.
 
     ``t`` has the time of a jump twice: ``mean`` and ``std`` are those before it, then those after
     it. At the time of a jump ``posterior(t)`` is the value after it. What it does not have of a
-    :class:`Posterior` (files, ``condition``) its ``pieces`` have.
+    :class:`Posterior` (``condition``) its ``pieces`` have.
     """
 
     pieces: tuple[Posterior, ...]
     jacobians: tuple[np.ndarray, ...]
-    """``D`` of the jumps between the pieces, in real form."""
+    """``D`` of the jumps between the pieces, in real form; of events, the saltation matrix."""
+    ended: Status | None = None
+    """How the solve ended, if not as its last piece did."""
+    note: str = ""
+    """Why, in words."""
 
     @property
     def first(self) -> Posterior:
@@ -70,6 +76,9 @@ class PiecewisePosterior(Views):
         if name in ("solver", "method", "shape", "is_complex", "tolerances", "engine", "given"):
             return getattr(self.pieces[0], name)
         if name in ("status", "status_code", "success", "problem"):
+            if self.ended is not None and name != "problem":
+                ended = Status(self.ended)
+                return {"status": ended, "success": False}.get(name, ended.value)
             return getattr(self.pieces[-1], name)
         raise AttributeError(
             f"a posterior with jumps has no attribute {name!r}; its pieces may: see .pieces."
@@ -128,42 +137,62 @@ class PiecewisePosterior(Views):
     def sample(self, n: int = 1, *, seed: Any = 0, t: Any = None, k: int = 0) -> np.ndarray:
         """Joint samples, as :meth:`Posterior.sample`: they go through the jumps.
 
-        The last piece is drawn first. The ends of those before are drawn given what follows: the
-        deviation ``δ⁻`` for which ``D δ⁻`` is the one after the jump.
+        The last piece is drawn first. The ends of those before are drawn given what follows: their
+        deviations ``δ⁻`` are such that ``D δ⁻`` are those after the jump. Where a piece begins
+        exactly for the model, there is nothing to go through.
         """
-        key = jax.random.key(seed) if isinstance(seed, int | np.integer) else seed
-        piece_of = None if t is None else self._piece_of(np.asarray(t, float).reshape(-1))
-        drawn: list[Any] = []
-        after: np.ndarray | None = None
-        for i in reversed(range(len(self.pieces))):
-            piece, key = self.pieces[i], jax.random.fold_in(key, i)
-            times = None
-            if piece_of is not None:
-                times = np.asarray(t, float).reshape(-1)[piece_of == i]
-                times = np.append(times, piece.t[0])
-            end = None
-            if after is not None:
-                end = after @ np.linalg.pinv(self.jacobians[i]).T
-            rows, begun = piece.sample_given_end(n, key, times, k, end)
-            drawn.append(rows if times is None else rows[:, :-1])
-            after = begun
-        drawn.reverse()
-        if piece_of is None:
-            return np.concatenate(drawn, axis=1)
-        found = np.empty((n, len(piece_of), *self.shape))
-        for i, rows in enumerate(drawn):
+        if t is None:
+            return np.concatenate(self.drawn(n, seed, None, k), axis=1)
+        each = np.asarray(t, float).reshape(-1)
+        piece_of = self._piece_of(each)
+        times = [each[piece_of == i] for i in range(len(self.pieces))]
+        found = np.empty((n, len(each), *self.shape))
+        for i, rows in enumerate(self.drawn(n, seed, times, k)):
             found[:, piece_of == i] = rows
         return found.reshape(n, *np.shape(t), *self.shape)
 
+    def drawn(self, n: int, seed: Any, times: Any, k: int) -> list[np.ndarray]:
+        """Such samples of each piece: at its steps, or at the ``times`` that are given for it."""
+        key = jax.random.key(seed) if isinstance(seed, int | np.integer) else seed
+        found: list[Any] = []
+        after: np.ndarray | None = None
+        for i in reversed(range(len(self.pieces))):
+            piece, key = self.pieces[i], jax.random.fold_in(key, i)
+            own = None if times is None else np.append(times[i], piece.t[0])
+            end = None
+            if after is not None and np.any(after):
+                key, subkey = jax.random.split(key)
+                noise = np.asarray(jax.random.normal(subkey, after.shape, np.float32), float)
+                plain: Any = replace(piece, calibration=None).state(piece.t[-1:])
+                end = deviations_before(self.jacobians[i], plain.cov[0], after, noise)
+            rows, after = piece.sample_given_end(n, key, own, k, end)
+            found.append(rows if own is None else rows[:, :-1])
+        return found[::-1]
+
     def diagnose(self) -> Diagnosis:
-        """Whether to trust the error estimate: the worst that the pieces say."""
+        """Whether to trust the error estimate: the worst that the pieces say.
+
+        The range that an error is measured by is that of the whole solution: a piece may be short.
+        """
         found = [piece.diagnose() for piece in self.pieces]
-        flags = tuple(dict.fromkeys(flag for one in found for flag in one.flags))
+        flags = dict.fromkeys(flag for one in found for flag in one.flags if flag != "size")
         names = dict.fromkeys(name for one in found for name in one.numbers)
         worst = {name: max(one.numbers.get(name, 0.0) for one in found) for name in names}
-        largest = float(np.max([one.largest_error for one in found]))
+        largest = float("nan")
+        if "size" in worst:
+            worst["size"] = largest = self._relative_error()
+            flags |= {} if largest <= LIMITS["size"] else {"size": None}
         notes = tuple(dict.fromkeys(note for one in found for note in one.notes))
-        return Diagnosis(flags, worst, largest, found[-1].mode, notes)
+        return Diagnosis(tuple(flags), worst, largest, found[-1].mode, notes)
+
+    def _relative_error(self) -> float:
+        """The largest estimated error, relative to the range of its component."""
+        mean = np.concatenate(
+            [piece.state().mean.reshape(len(piece.t), -1) for piece in self.pieces]
+        )
+        error = np.concatenate([np.asarray(made.error) for made in self._calibrations])
+        extent, largest = np.ptp(mean, axis=0), np.max(np.abs(error), axis=0, initial=0.0)
+        return float(np.max(largest / np.where(extent > 0.0, extent, np.inf), initial=0.0))
 
     def calibrate(self, mode: str = "defect") -> "PiecewisePosterior":
         """The same with standard deviations of the size of the global error, piece after piece."""
@@ -177,6 +206,10 @@ class PiecewisePosterior(Views):
     def calibration(self) -> Any:
         """That of the last piece; ``None``: the standard deviations are the model's."""
         return self.last.calibration
+
+    @property
+    def _calibrations(self) -> list[Calibration]:
+        return [piece.calibration for piece in self.pieces if piece.calibration is not None]
 
     @property
     def log_evidence(self) -> Any:
@@ -194,7 +227,9 @@ class PiecewisePosterior(Views):
     @property
     def message(self) -> str:
         """How the solve ended, in words."""
-        return self.last.message
+        if self.ended is None:
+            return self.last.message
+        return " ".join(filter(None, [Status(self.ended).message, self.note]))
 
     def __repr__(self) -> str:
         count = len(self.pieces) - 1
@@ -212,118 +247,6 @@ class PiecewisePosterior(Views):
 
     def _repr_html_(self) -> None:
         return None
-
-    # Pictures and tables --------------------------------------------------------------------------
-
-    def plot(
-        self,
-        *,
-        ax: Any = None,
-        names: Any = None,
-        reference: Any = None,
-        title: Any = None,
-        k: int = 0,
-    ) -> Any:
-        """Draw what :meth:`Posterior.plot` draws, with gaps at the jumps."""
-        from probode.posterior import plotting
-
-        if ax is not None and reference is not None:
-            return self.first.plot(ax=ax, reference=reference)  # says why not
-        figure, axes = None, [ax]
-        if ax is None:
-            heights = [3.0, 2.4, 1.6]
-            size = (8.0, sum(heights))
-            figure, axes = plotting.pyplot().subplots(
-                3, sharex=True, figsize=size, height_ratios=heights, layout="constrained"
-            )
-            self.plot_error(reference, ax=axes[1], names=names, k=k)
-            self.plot_steps(ax=axes[2])
-        for piece in self.pieces:
-            plotting.plot_solution(piece, axes[0], names=names, k=k)
-        if title is not None:
-            axes[0].set_title(title)
-        self._finished(axes[0])
-        for one in axes if figure is not None else []:
-            one.label_outer()
-        return ax if figure is None else figure
-
-    def plot_error(
-        self, reference: Any = None, *, ax: Any = None, names: Any = None, k: int = 0
-    ) -> Any:
-        """Draw standard deviations and, with a ``reference`` ``t -> y``, true errors; log scale."""
-        from probode.posterior import plotting
-
-        ax = plotting.new_axes(ax)
-        for piece in self.pieces:
-            plotting.plot_std(piece, ax, names=names, reference=reference, k=k)
-        every = [np.ravel(piece.derivative(k=k).std) for piece in self.pieces]
-        plotting.end_below(
-            ax, np.concatenate(every)
-        )  # right after a start they are next to nothing
-        return self._finished(ax)
-
-    def plot_steps(self, *, ax: Any = None) -> Any:
-        """Draw the lengths of the accepted steps on a logarithmic scale."""
-        from probode.posterior import plotting
-
-        ax = plotting.new_axes(ax)
-        for piece in self.pieces:
-            plotting.plot_steps(piece, ax)
-        self._finished(ax)
-        if ax.get_legend() is not None:  # it counts the steps of pieces
-            ax.get_legend().remove()
-        return ax
-
-    def plot_phase(self, *_: Any, **__: Any) -> Any:
-        """Not of a solution with jumps."""
-        raise NotImplementedError(_NO_PICTURE.format("plot_phase"))
-
-    def plot_samples(self, *_: Any, **__: Any) -> Any:
-        """Not of a solution with jumps."""
-        raise NotImplementedError(_NO_PICTURE.format("plot_samples"))
-
-    def _finished(self, ax: Any) -> Any:
-        """The axes of all pieces: each line once in the legend, and the whole interval."""
-        handles, labels = ax.get_legend_handles_labels()
-        if labels:
-            once = dict(zip(labels, handles, strict=True))
-            ax.legend(list(once.values()), list(once))
-        low, high = sorted((float(self.t[0]), float(self.t[-1])))
-        ax.set_xscale("linear")  # steps that grow in one piece begin anew in the next
-        ax.set_xlim(low, high)
-        return ax
-
-    def to_dataframe(self, *, t: Any = None, names: Sequence[str] | None = None) -> Any:
-        """A pandas DataFrame over ``time``, as :meth:`Posterior.to_dataframe`; jumps twice."""
-        from probode.posterior.export import library
-
-        pandas = library("pandas")
-        rows = self._cut(t)
-        frames = [piece.to_dataframe(t=times, names=names) for piece, times in rows]
-        return pandas.concat(frames)
-
-    def to_xarray(self, samples: int = 0, *, seed: Any = 0, t: Any = None) -> Any:
-        """An xarray Dataset over ``time``, as :meth:`Posterior.to_xarray`; jumps twice."""
-        from probode.posterior.export import library
-
-        xarray = library("xarray")
-        sets = [piece.to_xarray(t=times) for piece, times in self._cut(t)]
-        made = xarray.concat(sets, "time", data_vars="minimal", combine_attrs="drop_conflicts")
-        if samples:
-            drawn = self.sample(samples, seed=seed, t=t).reshape(samples, made.sizes["time"], -1)
-            made = made.assign(samples=(("sample", "time", "state"), drawn))
-        return made.assign_attrs(status=self.status.name, message=self.message)
-
-    def to_netcdf(self, path: Any, samples: int = 0, *, seed: Any = 0, t: Any = None) -> None:
-        """Write what :meth:`to_xarray` returns into a netCDF file."""
-        self.to_xarray(samples, seed=seed, t=t).to_netcdf(path)
-
-    def save(self, path: Any) -> None:
-        """Not of a solution with jumps."""
-        raise NotImplementedError(
-            "a posterior with jumps has no file of its own: save its pieces, one by one "
-            "(posterior.pieces[i].save), or pickle it."
-        )
 
     # What the pieces say --------------------------------------------------------------------------
 
@@ -376,16 +299,30 @@ class PiecewisePosterior(Views):
         )
 
 
-_NO_PICTURE = (
-    "{} is not drawn of a posterior with jumps: draw its pieces, one by one, into the same axes "
-    "(for piece in posterior.pieces: ...)."
-)
-
-
 def _end_of(piece: Posterior) -> np.ndarray:
     """The estimated error of the last state of a piece."""
     assert piece.calibration is not None
     return np.asarray(piece.calibration.error[-1])
+
+
+def deviations_before(
+    matrix: np.ndarray, cov: np.ndarray, after: np.ndarray, noise: np.ndarray
+) -> np.ndarray:
+    """Draws ``δ ~ N(0, Σ)`` given that ``D δ`` is what it is ``after`` a jump, row by row.
+
+    ``z + Σ Dᵀ (D Σ Dᵀ)⁻¹ (after - D z)`` with ``z ~ N(0, Σ)``, made of standard normal ``noise``.
+    """
+    std = np.sqrt(np.diag(cov))
+    std[std == 0.0] = 1.0
+    cov, matrix = cov / std / std[:, None], matrix * std
+    values, vectors = np.linalg.eigh(cov)
+    drawn = noise @ (vectors * np.sqrt(np.maximum(values, 0.0))).T
+    size = np.sqrt(np.diag(matrix @ cov @ matrix.T))
+    size[size == 0.0] = 1.0
+    matrix, after = matrix / size[:, None], after / size
+    inverse = np.linalg.pinv(matrix @ cov @ matrix.T, rcond=1e-10)
+    found: np.ndarray = drawn + (after - drawn @ matrix.T) @ inverse @ matrix @ cov
+    return found * std
 
 
 def columns_at_end(piece: Posterior) -> list[np.ndarray]:
@@ -404,6 +341,17 @@ def _filled(column: np.ndarray, axis: int, rows: int) -> np.ndarray:
     return np.pad(column, missing)
 
 
+def holds(structure: Any, matrix: np.ndarray) -> bool:
+    """Whether a covariance ``D Σ Dᵀ`` has the structure of ``Σ``.
+
+    Where components are independent in the model, ``D`` must not mix them. If it does, bounds on
+    the variances grow by ``|D|`` each time, however small the products of such matrices are.
+    """
+    return structure.name == "dense" or bool(
+        np.allclose(matrix, np.eye(len(matrix)), rtol=0.0, atol=1e-6)
+    )
+
+
 def through(structure: Any, columns: list[np.ndarray], jacobian: np.ndarray) -> list[np.ndarray]:
     """Columns of ``D Σ Dᵀ`` from those of ``Σ``, as far as the structure can hold it.
 
@@ -413,7 +361,7 @@ def through(structure: Any, columns: list[np.ndarray], jacobian: np.ndarray) -> 
     if structure.name == "dense":
         whole = np.concatenate(columns, axis=-1) @ jacobian.T
         return [whole[:, j * d : (j + 1) * d] for j in range(k)]
-    if np.allclose(jacobian, np.eye(k * d), rtol=0.0, atol=1e-6):
+    if holds(structure, jacobian):
         return columns
     std = np.concatenate([structure.std(column) for column in columns])
     moved = np.sqrt(jacobian**2 @ std**2).reshape(k, d)

@@ -43,7 +43,7 @@ _BESIDE = 0.5
 """Part of the solution's range by which bands may widen the axis, up and down."""
 _GREY = "0.35"
 _MOST_MARKERS = 150
-_MOST_SAMPLED = 3
+MOST_SAMPLED = 3
 _ACROSS = 1e-6
 """Part of the next step below which one is not chosen by a control."""
 _DECADES_BELOW = 2.0
@@ -206,14 +206,18 @@ def plot_samples(
     """
     pyplot()
     posterior = one_solve(posterior, "a figure")
-    drawn = curves(posterior, names, components=components, most=_MOST_SAMPLED, k=k)
+    drawn = curves(posterior, names, components=components, most=MOST_SAMPLED, k=k)
     times = None if drawn.at_nodes else drawn.t
     samples = np.asarray(posterior.sample(n, seed=seed, t=times, k=k))
-    samples = samples.reshape(n, drawn.t.size, drawn.d)[:, :, drawn.shown]
+    return draw_samples(drawn, samples.reshape(n, drawn.t.size, drawn.d), new_axes(ax), deviations)
+
+
+def draw_samples(drawn: Curves, samples: np.ndarray, ax: "Axes", deviations: bool) -> "Axes":
+    """Draw samples ``(n, times, d)`` at the times of curves, or what they differ from these by."""
+    samples = samples[:, :, drawn.shown]
     if deviations:
         samples = samples - drawn.mean
         drawn = drawn._replace(mean=np.zeros_like(drawn.mean))
-    ax = new_axes(ax)
     for i, (name, color) in enumerate(zip(drawn.names, _colors(drawn), strict=True)):
         lines = ax.plot(drawn.t, samples[:, :, i].T, color=color, linewidth=0.7, alpha=0.8)
         lines[0].set_label(name)
@@ -263,7 +267,7 @@ def plot_phase(
     some = _evenly(drawn)
     std, correlation = drawn.std[some], _correlation(posterior, drawn, some)
     if enlarge is None:
-        enlarge = _enlargement(std, np.ptp(drawn.mean, axis=0) if x.size else np.ones(2))
+        enlarge = enlargement(std, np.ptp(drawn.mean, axis=0) if x.size else np.ones(2))
     angle = np.linspace(0.0, 2.0 * np.pi, 73)
     circle = np.cos(angle), np.sin(angle)
     radii = _ELLIPSE * enlarge * std
@@ -439,7 +443,7 @@ def _correlation(posterior: Posterior, drawn: Curves, some: np.ndarray) -> np.nd
     return np.clip(np.sum(a * b, axis=-1) / np.where(size > 0.0, size, 1.0), -1.0, 1.0)
 
 
-def _enlargement(std: np.ndarray, extent: np.ndarray) -> float:
+def enlargement(std: np.ndarray, extent: np.ndarray) -> float:
     """The round number that makes the largest ellipse visible; one if it is already."""
     radius = _ELLIPSE * np.max(std / np.where(extent > 0.0, extent, 1.0), initial=0.0)
     if not np.isfinite(radius) or radius == 0.0 or radius >= _SMALLEST_ELLIPSE:

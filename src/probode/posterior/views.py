@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from pandas import DataFrame
     from xarray import Dataset
 
-    from probode.posterior.posterior import Posterior
-
 
 class Views:
     """What a posterior looks like, and how it is kept.
@@ -177,7 +175,7 @@ class Views:
         export.save(self, path)
 
     @staticmethod
-    def load(path: str | os.PathLike[str]) -> "Posterior":
+    def load(path: str | os.PathLike[str]) -> Any:
         """Read a posterior that :meth:`save` has written: the same, bit for bit.
 
         Reading executes nothing that the file contains.

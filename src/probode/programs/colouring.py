@@ -12,8 +12,8 @@ from itertools import combinations, pairwise, product
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csc_array, csr_array, issparse
-from scipy.sparse.csgraph import reverse_cuthill_mckee
+
+from probode.base.later import csgraph, sparse
 
 _ENOUGH = 1.25
 """Times the least number of colours that would do: as good as that."""
@@ -62,7 +62,7 @@ class Colouring:
 
 def filled(pattern: Any, data: np.ndarray) -> Any:
     """A matrix with a pattern and other entries; the arrays of the pattern are shared."""
-    matrix = csc_array((data, pattern.indices, pattern.indptr), shape=pattern.shape)
+    matrix = sparse.csc_array((data, pattern.indices, pattern.indptr), shape=pattern.shape)
     matrix.has_sorted_indices = matrix.has_canonical_format = True
     return matrix
 
@@ -78,10 +78,10 @@ def as_pattern(given: Any) -> Any:
 
     Zeros that are stored in a sparse matrix are part of its pattern, as for SciPy.
     """
-    if not issparse(given):
-        return csc_array(np.atleast_2d(np.asarray(given)) != 0)
-    columns = csc_array(given)
-    pattern = csc_array(
+    if not sparse.issparse(given):
+        return sparse.csc_array(np.atleast_2d(np.asarray(given)) != 0)
+    columns = sparse.csc_array(given)
+    pattern = sparse.csc_array(
         (np.ones(len(columns.indices), bool), columns.indices, columns.indptr), columns.shape
     )
     pattern.sum_duplicates()
@@ -97,7 +97,7 @@ def bands(n: int, below: int, above: int) -> Any:
     ends = np.concatenate([[0], np.cumsum(counts)])
     rows = np.arange(ends[-1]) - np.repeat(ends[:-1] - first, counts)
     truths = np.ones(len(rows), bool)
-    return csc_array((truths, rows.astype(np.int32), ends.astype(np.int32)), shape=(n, n))
+    return sparse.csc_array((truths, rows.astype(np.int32), ends.astype(np.int32)), shape=(n, n))
 
 
 def read_pattern(sparsity: Any, below: int | None, above: int | None, n: int) -> Any | None:
@@ -122,7 +122,7 @@ def colouring(pattern: Any) -> Colouring:
 def _colours(columns: Any) -> np.ndarray:
     """Those of a grid, if the pattern has one; else one by one, in one order or another."""
     n, m = columns.shape
-    rows = csr_array(columns)
+    rows = sparse.csr_array(columns)
     rows.sort_indices()
     least = int(np.diff(rows.indptr).max(initial=0))
     if least == m or (2 * least >= m and m > _SMALL):  # next to nothing to be had
@@ -132,7 +132,7 @@ def _colours(columns: Any) -> np.ndarray:
     if best is None or best.max() >= enough:
         best = _fewer(best, one_by_one(columns, range(m)))
     if best.max() >= enough and n == m <= _TRIED_AGAIN:
-        order = reverse_cuthill_mckee(rows, symmetric_mode=False)  # neighbours side by side
+        order = csgraph.reverse_cuthill_mckee(rows, symmetric_mode=False)  # neighbours side by side
         best = _fewer(best, one_by_one(columns, order.tolist()))
     return best
 

@@ -3,9 +3,8 @@
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import reverse_cuthill_mckee
 
+from probode.base.later import csgraph, sparse
 from probode.programs.colouring import as_pattern
 
 
@@ -45,11 +44,11 @@ def widths(columns: Any) -> tuple[int, int]:
 
 def layout(pattern: Any) -> Layout:
     """What decides how a matrix of this (square) pattern is best factorised."""
-    rows = csr_array(as_pattern(pattern))
+    rows = sparse.csr_array(as_pattern(pattern))
     rows.sort_indices()
     n = rows.shape[0]
     counts = np.diff(rows.indptr)
-    order = np.asarray(reverse_cuthill_mckee(rows, symmetric_mode=False))
+    order = np.asarray(csgraph.reverse_cuthill_mckee(rows, symmetric_mode=False))
     place = np.empty(n, np.int64)
     place[order] = np.arange(n)
     row = np.repeat(np.arange(n, dtype=np.int64), counts)

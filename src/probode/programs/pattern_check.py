@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_array
 
+from probode.base.later import sparse
 from probode.programs.field import Field
 from probode.programs.finite_differences import Function
 from probode.programs.sparse_jacobian import jacobian_product
@@ -47,7 +47,7 @@ def check_function(
     def change(v: np.ndarray) -> np.ndarray:
         return np.asarray(function(t, y + v), float) - here
 
-    rows = csr_array(matrix)
+    rows = sparse.csr_array(matrix)
     own, large = _sizes(y)
     rounding = 64 * _EPS * (np.abs(here) + abs(rows) @ large)
     with np.errstate(all="ignore"):
@@ -66,7 +66,7 @@ def check_field(
     def change(v: np.ndarray) -> np.ndarray:
         return jacobian_product(field, t, y, v)
 
-    rows = csr_array(matrix)
+    rows = sparse.csr_array(matrix)
     own, large = _sizes(y)
     search = _Search(change, rows, 1e-12 * (abs(rows) @ own), given, linear=True)
     search.everywhere(own, large, 1e-10)

@@ -17,9 +17,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.sparse import csc_array, issparse
 
 from probode.base.compile import compiled, turn
+from probode.base.later import sparse
 from probode.base.precision import double_precision
 from probode.programs.colouring import (
     Colouring,
@@ -204,7 +204,7 @@ class GivenJacobian:
         """The matrix in compressed columns, as it came."""
         if value is None:
             raise TypeError("`jac` returned None: does it end with a return statement?")
-        if not issparse(value):
+        if not sparse.issparse(value):
             try:
                 value = np.asarray(value)
                 value = value if value.dtype.kind == "c" else value.astype(float)
@@ -215,14 +215,14 @@ class GivenJacobian:
         n = self._shape[0]
         packed = (self._below + self._above + 1, n)
         if self._banded and value.shape == packed and packed != self._shape:
-            return self._unpacked(value.toarray() if issparse(value) else value)
+            return self._unpacked(value.toarray() if sparse.issparse(value) else value)
         if value.shape != self._shape:
             expected = f"{self._shape}, got {value.shape}."
             if self._banded:
                 bands = f"packed: lband={self._below}, uband={self._above}"
                 expected = f"{packed} ({bands}) or {expected}"
             raise ValueError(f"`jac` is expected to have shape {expected}")
-        matrix = csc_array(value).astype(float)
+        matrix = sparse.csc_array(value).astype(float)
         matrix.sum_duplicates()
         return matrix
 
@@ -249,7 +249,7 @@ class GivenJacobian:
         Patterns are exchanged, not changed: matrices handed out before share them.
         """
         own = as_pattern(matrix)
-        both = csc_array(self.pattern + own)
+        both = sparse.csc_array(self.pattern + own)
         if both.nnz > self.pattern.nnz:
             if self._fixed:
                 known = _numbers(self.pattern)

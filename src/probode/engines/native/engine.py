@@ -10,6 +10,7 @@ from probode.engines.kept import Kept
 from probode.engines.monitor import Monitor, collect
 from probode.engines.native import driver
 from probode.engines.native.interpolate import interpolate_all
+from probode.engines.native.layout import layout_of
 from probode.engines.native.library import available
 from probode.engines.native.traced import solve_to_end
 from probode.engines.protocol import UNLIMITED, Carry, Engine, Given, Inputs, Steps
@@ -85,7 +86,7 @@ class Native:
                 return driver.packed_step(method, *given.begun_uncertain(following.solve))
             return following, made
 
-        return Steps(driver.NOT_BEGUN, fill, UNLIMITED)
+        return Steps(driver.NOT_BEGUN, fill, UNLIMITED, layout_of(method).solve)
 
     def driven(self, given: Driven, rows: int, limits: Limits) -> Steps:
         """Steps with a vector field that only Python can evaluate."""
@@ -99,7 +100,7 @@ class Native:
             return steps(carry, attempts, wanted)
 
         first = given.first(given.inputs.t0, t1, begun.start, begun.h)
-        return Steps(driver.packed(method, first), fill, UNLIMITED)
+        return Steps(driver.packed(method, first), fill, UNLIMITED, layout_of(method).solve)
 
     def run(self, given: Given, monitor: Monitor, keep: bool = True) -> tuple[Solve, Status, Kept]:
         """Solve and keep every step, or none."""

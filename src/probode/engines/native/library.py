@@ -19,7 +19,15 @@ LIBRARY = "_kernels.so"
 FUNCTIONS = (
     *("open", "advance", "run", "smooth", "transport", "interpolate", "evaluate", "evaluate_all"),
     *("use", "in_use", "xla_open", "xla_advance", "xla_run", "xla_solve", "xla_times"),
-    *("xla_gaussian", "factorise_band", "solve_band", "xla_wanted", "two_pole", "evaluation"),
+    *(
+        "xla_gaussian",
+        "solve_members",
+        "factorise_band",
+        "solve_band",
+        "xla_wanted",
+        "two_pole",
+        "evaluation",
+    ),
     *("machine_copy", "machine_free", "machine_advance", "machine_carry", "machine_weigh"),
     *("machine_plan", "machine_finish", "machine_band", "machine_took_jacobian"),
     *("machine_sparse_factors", "machine_full_factors", "machine_singular", "machine_scalars"),

@@ -7,6 +7,8 @@ import weakref
 
 import numpy as np
 
+from probode.base.spacious import spacious
+
 SMALLEST, LARGEST = 2**12, 2**22
 """Numbers in a block: powers of two from 32 KiB to 32 MiB. What is larger is not kept."""
 KEPT_BYTES = 64 * 2**20
@@ -18,7 +20,7 @@ _free: dict[int, list[np.ndarray]] = {}
 def take(count: int) -> np.ndarray:
     """A vector of ``count`` numbers, with anything in it."""
     if count > LARGEST:
-        return np.empty(count)
+        return spacious(count)
     size = max(SMALLEST, 1 << (count - 1).bit_length())
     waiting = _free.get(size, [])
     try:

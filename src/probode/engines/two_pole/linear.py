@@ -11,8 +11,8 @@ from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from scipy.sparse import csc_array, identity, issparse
 
+from probode.base.later import sparse
 from probode.engines.native.library import address, available, load
 from probode.programs.colouring import columns_of, filled
 from probode.programs.layout import layout, widths
@@ -71,10 +71,10 @@ class Banded:
 
     name = "band LU"
 
-    def __init__(self, pattern: csc_array, mass: Any = None, order: np.ndarray | None = None):
+    def __init__(self, pattern: Any, mass: Any = None, order: np.ndarray | None = None):
         self._pattern, self._mass, self.order = pattern, mass, order
         self._band: Any = _NativeBand if available() else _LapackBand
-        given = [pattern] if mass is None else [pattern, csc_array(mass)]
+        given = [pattern] if mass is None else [pattern, sparse.csc_array(mass)]
         if order is None:
             found = [widths(one) for one in given]
         else:
@@ -102,7 +102,7 @@ class Banded:
     def _places(self) -> tuple[np.ndarray, np.ndarray]:
         """Where entries are in the band, and what is always there."""
         d, sizes = self._pattern.shape[0], (self.lower, self.upper)
-        given = csc_array(identity(d)) if self._mass is None else csc_array(self._mass)
+        given = sparse.csc_array(sparse.identity(d) if self._mass is None else self._mass)
         places, own = (
             self._band.places(*sizes, *self._ordered(one)) for one in (self._pattern, given)
         )
@@ -182,7 +182,7 @@ class Sparse:
     name = "sparse LU"
 
     def __init__(self, d: int, mass: Any = None) -> None:
-        self._mass = csc_array(identity(d)) if mass is None else csc_array(mass)
+        self._mass = sparse.csc_array(sparse.identity(d) if mass is None else mass)
         self._known: tuple[Any, ...] | None = None
 
     def factorised(self, jacobian: Any, c: float) -> Solve:
@@ -207,15 +207,15 @@ class Sparse:
 
     def _plan(self, jacobian: Any) -> tuple[Any, ...]:
         """The order, what is always in the matrix, and where entries of Jacobians are in it."""
-        given = csc_array(jacobian)
+        given = sparse.csc_array(jacobian)
         ones = [np.ones(one.nnz) for one in (self._mass, given)]
-        both = csc_array(filled(self._mass, ones[0]) + filled(given, ones[1]))
+        both = sparse.csc_array(filled(self._mass, ones[0]) + filled(given, ones[1]))
         d = both.shape[0]  # with a heavy diagonal it can be factorised, whatever its entries are
-        heavy = csc_array(both + 2.0 * both.nnz * identity(d))
+        heavy = sparse.csc_array(both + 2.0 * both.nnz * sparse.identity(d))
         order = np.argsort(_superlu(heavy, "MMD_AT_PLUS_A").perm_c)
         place = np.empty(d, np.int64)
         place[order] = np.arange(d)
-        matrix = csc_array(both[order][:, order])
+        matrix = sparse.csc_array(both[order][:, order])
         matrix.sort_indices()
         # Entries by one number each: those of a matrix in compressed columns are sorted by it.
         known = columns_of(matrix) * np.int64(d) + matrix.indices
@@ -235,12 +235,12 @@ class Decomposed(NamedTuple):
     order: np.ndarray
 
     @staticmethod
-    def of(matrix: csc_array) -> "Decomposed":
+    def of(matrix: Any) -> "Decomposed":
         """Of any matrix, as it is."""
         return Decomposed(_superlu(matrix, "MMD_AT_PLUS_A"), np.arange(matrix.shape[0]))
 
 
-def _superlu(matrix: csc_array, ordering: str) -> Any:
+def _superlu(matrix: Any, ordering: str) -> Any:
     from scipy.sparse.linalg import splu
 
     try:
@@ -284,13 +284,13 @@ class Direct:
         if self._chosen is None or not self._is_known(jacobian):
             self._chosen = direct_for(jacobian, self._d, self._mass)
             self.name = self._chosen.name
-            if issparse(jacobian):
+            if sparse.issparse(jacobian):
                 self._indices = jacobian.indptr, jacobian.indices
         return self._chosen
 
     def _is_known(self, jacobian: Any) -> bool:
-        if not issparse(jacobian) or self._indices is None:
-            return not issparse(jacobian)
+        if not sparse.issparse(jacobian) or self._indices is None:
+            return not sparse.issparse(jacobian)
         pointers, indices = self._indices
         return len(indices) == len(jacobian.indices) and (
             (indices is jacobian.indices)
@@ -303,12 +303,12 @@ class Direct:
 
 def direct_for(jacobian: Any, d: int, mass: Any = None) -> Linear:
     """The factorisation for matrices with entries where this one has them."""
-    if d <= _FEW or not issparse(jacobian) or jacobian.nnz > _FULL * d * d:
+    if d <= _FEW or not sparse.issparse(jacobian) or jacobian.nnz > _FULL * d * d:
         return Full(d, mass)
-    both = csc_array(jacobian)
+    both = sparse.csc_array(jacobian)
     if mass is not None:
-        ones = [csc_array((np.ones(one.nnz), one.indices, one.indptr)) for one in (both, mass)]
-        both = csc_array(ones[0] + ones[1])
+        first, second = (filled(one, np.ones(one.nnz)) for one in (both, mass))
+        both = sparse.csc_array(first + second)
     if sum(widths(both)) <= _NARROW:
         return Banded(jacobian, mass)
     found = layout(both)
@@ -320,7 +320,7 @@ def direct_for(jacobian: Any, d: int, mass: Any = None) -> Linear:
 
 def as_dense(matrix: Any, d: int) -> np.ndarray:
     """A matrix, its diagonal or a sparse one, as it is."""
-    if issparse(matrix):
+    if sparse.issparse(matrix):
         return np.asarray(matrix.toarray(), float)
     array = np.asarray(matrix, float)
     return np.diag(array) if array.shape == (d,) else array

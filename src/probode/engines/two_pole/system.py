@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.sparse import csc_array, diags_array, issparse
 
 from probode.base.compile import compiled, turn
+from probode.base.later import sparse
 from probode.engines.native.library import available
 from probode.engines.two_pole.krylov import Krylov
 from probode.engines.two_pole.linear import Direct, Singular, Sparse
@@ -169,25 +169,25 @@ def _full(field: Field, t: Any, y: Any) -> Any:
     return field.jacobian(t, y)[1]
 
 
-def _sparse_mass(mass: Any, d: int) -> csc_array:
+def _sparse_mass(mass: Any, d: int) -> Any:
     if callable(mass):
         raise TypeError(
             "SparseEK1 takes a constant mass matrix, got a function: use EK1, or write the "
             "equation with a constant one."
         )
-    if issparse(mass):
-        found = csc_array(mass)
+    if sparse.issparse(mass):
+        found = sparse.csc_array(mass)
     else:
         array = np.asarray(mass, float)
-        found = csc_array(diags_array(array)) if array.ndim == 1 else csc_array(array)
+        found = sparse.csc_array(sparse.diags_array(array) if array.ndim == 1 else array)
     if found.shape != (d, d):
         raise ValueError(f"the mass matrix must have the shape {(d, d)}, got {found.shape}.")
     return found.astype(float)
 
 
-def _inverse(mass: csc_array) -> Callable[[np.ndarray], np.ndarray]:
+def _inverse(mass: Any) -> Callable[[np.ndarray], np.ndarray]:
     try:
-        none = csc_array(mass.shape)
+        none = sparse.csc_array(mass.shape)
         return Sparse(mass.shape[0], mass).factorised(none, 0.0)
     except Singular:
         raise ValueError(

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.sparse import csr_array
+
+from probode.base.later import sparse
 
 MOST = 50_000_000
 """Entries of a pattern above which it is of no use: a matrix of so many takes 600 MB, its factors
@@ -199,4 +200,4 @@ def _limit(entries: int, most: int) -> None:
 
 def _pattern(indices: np.ndarray, ends: np.ndarray, columns: int) -> Any:
     truths = np.ones(len(indices), bool)
-    return csr_array((truths, indices, ends), shape=(len(ends) - 1, columns))
+    return sparse.csr_array((truths, indices, ends), shape=(len(ends) - 1, columns))

@@ -1,0 +1,380 @@
+"""Solves that go on after a kill: the same numbers, bit by bit, whatever is lost or damaged."""
+
+import logging
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from contextlib import nullcontext
+from pathlib import Path
+
+import killed
+import numpy as np
+import pytest
+
+from probode import Checkpoint, SecondOrder, solve_ivp
+from probode.base import durable
+from probode.engines import journal, kept, native
+
+SPAN, Y0 = (0.0, 12.0), [2.0, 0.0]
+FORMS = ["run", "run.npz"]
+
+
+def van_der_pol(t, y):
+    return np.array([y[1], 5.0 * (1.0 - y[0] ** 2) * y[1] - y[0]])
+
+
+def with_a_branch(t, y):
+    """Only Python can evaluate it."""
+    return [y[1], -np.sin(y[0])] if y[0] < 9.0 else [0.0, 0.0]
+
+
+def without_derivative(t, y):
+    """Its derivative is not finite where the tank is empty."""
+    return np.array([-np.sqrt(np.maximum(y[0], 0.0)), np.cos(20.0 * t) - y[1]])
+
+
+def complex_rotation(t, y):
+    return 1j * y
+
+
+def pendulum(t, y, v):
+    return -np.sin(y)
+
+
+def falls(t, y):
+    return y[0] - 0.3
+
+
+falls.terminal = 3
+
+
+@pytest.fixture(autouse=True)
+def _many_chunks(monkeypatch):
+    """Saved after each of many chunks."""
+    monkeypatch.setattr(journal, "SHARE", 0)
+    monkeypatch.setattr(kept, "MOST_ROWS", 32)
+
+
+def numbers(result):
+    """All that a result says."""
+    posterior = result.posterior
+    found = [result.t, result.y, result.y_std, posterior.global_error(), result.nfev]
+    for name in ("t_events", "y_events", "t_events_std"):
+        found += [] if result[name] is None else list(result[name])
+    return [*found, result.message, posterior.log_evidence if hasattr(posterior, "path") else 0.0]
+
+
+def assert_same(these, those):
+    for a, b in zip(numbers(these), numbers(those), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def stopped(after):
+    """A callback that stops a solve at its ``after``-th call."""
+    calls = []
+
+    def stop(progress):
+        calls.append(progress)
+        return len(calls) >= after
+
+    return stop
+
+
+def in_pieces(place, *problem, **options):
+    """The result of a solve that is stopped after every few chunks, and how often it was."""
+    for count in range(200):
+        result = solve_ivp(*problem, checkpoint=place, callback=stopped(3), **options)
+        if result.status >= 0:
+            return result, count
+    raise AssertionError("it does not get on")
+
+
+TASKS = {
+    "kernels": (van_der_pol, {}),
+    "python": (with_a_branch, {"rtol": 1e-8}),
+    "terminal event": (van_der_pol, {"events": falls}),
+    "chosen times": (van_der_pol, {"t_eval": [1.0, 5.0, 12.0]}),
+    "breakpoint": (van_der_pol, {"breakpoints": [3.0]}),
+    "jumps": (van_der_pol, {"jumps": [(2.0, lambda t, y: -y), (4.0, lambda t, y: 0.5 * y)]}),
+    "global tolerance": (van_der_pol, {"global_rtol": 1e-6, "rtol": 1e-4}),
+    "no derivative": (without_derivative, {"rtol": 1e-7}),
+}
+COSTLY = {
+    "EK0": (van_der_pol, {"method": "EK0", "order": 3}),
+    "auto": (van_der_pol, {"method": "auto"}),
+    "grid": (van_der_pol, {"grid": np.linspace(*SPAN, 2000)}),
+    "second order": (SecondOrder(pendulum), {"rtol": 1e-8}),
+    "complex": (complex_rotation, {"rtol": 1e-10, "atol": 1e-10}),
+    "filter": (van_der_pol, {"smooth": False}),
+    "invariants": (with_a_branch, {"bounds": (-5.0, 5.0), "rtol": 1e-7}),
+    "backwards": (with_a_branch, {"rtol": 1e-8}),
+}
+
+
+@pytest.mark.parametrize(
+    "name", [*TASKS, *(pytest.param(name, marks=pytest.mark.slow) for name in COSTLY)]
+)
+@pytest.mark.parametrize("form", FORMS)
+def test_a_solve_in_pieces_gives_the_numbers_of_one(tmp_path, name, form):
+    fun, options = {**TASKS, **COSTLY}[name]
+    span = SPAN[::-1] if name == "backwards" else SPAN
+    problem = fun, span, np.array(Y0, complex) if name == "complex" else Y0
+    options = {"rtol": 1e-6, **options}
+    whole = solve_ivp(*problem, **options)
+    found, count = in_pieces(tmp_path / form, *problem, **options)
+    assert count >= 2
+    assert_same(found, whole)
+
+
+@pytest.mark.parametrize("fun", [van_der_pol, with_a_branch])
+def test_the_same_holds_without_kernels(tmp_path, fun):
+    options = {"rtol": 1e-5, "order": 3}
+    with native.disabled():
+        whole = solve_ivp(fun, SPAN, Y0, **options)
+        found, count = in_pieces(tmp_path / "run", fun, SPAN, Y0, **options)
+    assert count >= 2
+    assert_same(found, whole)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_is_done_is_not_done_again(tmp_path, form):
+    calls = []
+
+    def counts(t, y):
+        calls.append(t)
+        return with_a_branch(t, y)
+
+    options = {"checkpoint": tmp_path / form, "calibration": "model", "rtol": 1e-9}
+    first = solve_ivp(counts, SPAN, Y0, **options)
+    took = len(calls)
+    calls.clear()
+    again = solve_ivp(counts, SPAN, Y0, **options)
+    np.testing.assert_array_equal(again.y, first.y)
+    assert len(calls) < 0.2 * took  # to get to know it, and to start
+
+
+def test_a_limit_of_time_is_where_the_next_call_goes_on(tmp_path):
+    def slow(t, y):
+        time.sleep(2e-4)
+        return with_a_branch(t, y)
+
+    place, reached = tmp_path / "run", [0.0]
+    for _ in range(3):
+        result = solve_ivp(slow, (0.0, 1e5), Y0, checkpoint=place, time_limit=0.6, rtol=1e-6)
+        assert not result.success
+        assert result.t[-1] > reached[-1] and result.t[0] == 0.0
+        reached.append(result.t[-1])
+
+
+def test_other_output_is_made_of_the_same_steps(tmp_path):
+    place = tmp_path / "run"
+    solve_ivp(van_der_pol, SPAN, Y0, checkpoint=place)
+    options = {"t_eval": [1.0, 2.0], "calibration": "model", "dense_output": True}
+    other = solve_ivp(van_der_pol, SPAN, Y0, checkpoint=place, **options)
+    np.testing.assert_array_equal(other.y, solve_ivp(van_der_pol, SPAN, Y0, **options).y)
+
+
+@pytest.mark.parametrize(
+    ("changed", "word"),
+    [
+        ({"y0": [2.0, 0.1]}, "y0"),
+        ({"t_span": (0.0, 13.0)}, "t_span"),
+        ({"rtol": 1e-5}, "tolerances"),
+        ({"fun": lambda t, y: np.array([y[1], 4.0 * (1.0 - y[0] ** 2) * y[1] - y[0]])}, "fun"),
+        ({"fun": with_a_branch}, "fun"),
+        ({"order": 4}, "method"),
+        ({"breakpoints": [3.0]}, "breakpoints"),
+        ({"events": falls}, "events"),
+    ],
+    ids=lambda x: x if isinstance(x, str) else "",
+)
+def test_a_checkpoint_of_another_problem_is_refused_and_left_as_it_is(tmp_path, changed, word):
+    place = tmp_path / "run.npz"
+    given = {"fun": van_der_pol, "t_span": SPAN, "y0": Y0}
+    solve_ivp(**given, checkpoint=place, callback=stopped(3))
+    before = place.read_bytes()
+    with pytest.raises(ValueError, match=f"another solve: it differs from this one in.*{word}"):
+        solve_ivp(**{**given, **changed}, checkpoint=place)
+    assert place.read_bytes() == before
+
+
+def damage(path, how):
+    content = path.read_bytes()
+    if how == "cut off":
+        path.write_bytes(content[: len(content) // 2])
+    elif how == "one byte":
+        middle = len(content) // 2
+        path.write_bytes(content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :])
+    elif how == "empty":
+        path.write_bytes(b"")
+    else:
+        path.unlink()
+
+
+DAMAGES = ["cut off", "one byte", "empty", "gone"]
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+@pytest.mark.parametrize("form", FORMS)
+def test_a_damaged_file_is_gone_on_from_as_it_was_before(tmp_path, form, how, caplog):
+    place = tmp_path / form
+    whole = solve_ivp(van_der_pol, SPAN, Y0)
+    solve_ivp(van_der_pol, SPAN, Y0, checkpoint=Checkpoint(place, every=0.0), callback=stopped(5))
+    damage(place if form == "run.npz" else place / "run-0000.npz", how)
+    with caplog.at_level(logging.WARNING, "probode"):
+        assert_same(solve_ivp(van_der_pol, SPAN, Y0, checkpoint=place), whole)
+    assert how == "gone" or "damaged" in caplog.text
+
+
+@pytest.mark.parametrize("how", ["cut off", "one byte"])
+@pytest.mark.parametrize("form", FORMS)
+def test_where_nothing_is_good_any_more_it_is_said_and_left(tmp_path, form, how):
+    place = tmp_path / form
+    solve_ivp(van_der_pol, SPAN, Y0, checkpoint=Checkpoint(place, every=0.0), callback=stopped(5))
+    files = [place, durable.earlier(place)] if form == "run.npz" else [place / "rows-0000.f64"]
+    for path in files:
+        damage(path, how)
+    left = [path.read_bytes() for path in files]
+    with pytest.raises(ValueError, match=r"damaged and cannot be gone on from.*left as it is"):
+        solve_ivp(van_der_pol, SPAN, Y0, checkpoint=place)
+    assert [path.read_bytes() for path in files] == left
+
+
+class Killed(BaseException):
+    """In the place of a kill: nothing is written any more from there on."""
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_kill_at_any_operation_on_files_loses_nothing(tmp_path, form, monkeypatch):
+    """Each of them in turn: syncs, renames, and half of what is being written."""
+    whole = solve_ivp(van_der_pol, SPAN, Y0)
+    left = [0]
+
+    def dying(operation, partial=None):
+        def run(*given, **options):
+            left[0] -= 1
+            if left[0] == 0 and partial is not None:
+                partial(*given, **options)
+            if left[0] <= 0:
+                raise Killed
+            return operation(*given, **options)
+
+        return run
+
+    def half(file, **arrays):
+        file.write(b"PK half of a file")
+
+    for at in range(1, 25):
+        place, left[0] = tmp_path / str(at) / form, at
+        with monkeypatch.context() as patch:
+            patch.setattr(durable.os, "fsync", dying(os.fsync))
+            patch.setattr(durable.os, "replace", dying(os.replace))
+            patch.setattr(durable.np, "savez", dying(np.savez, half))
+            with pytest.raises(Killed):
+                solve_ivp(van_der_pol, SPAN, Y0, checkpoint=Checkpoint(place, every=0.0))
+        assert_same(solve_ivp(van_der_pol, SPAN, Y0, checkpoint=place), whole)
+
+
+def child(place, out):
+    """A process that has begun to solve."""
+    script = Path(__file__).with_name("killed.py")
+    command = [sys.executable, str(script), place, out]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "begun\n"
+    return process
+
+
+def kills(place, out, count, seed):
+    """Kill a process at random moments, ``count`` times; then let it end."""
+    draw = random.Random(seed)
+    for _ in range(count):
+        process = child(place, out)
+        time.sleep(draw.uniform(0.0, 0.6))
+        assert process.poll() is None, "it was done before it could be killed"
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    process = child(place, out)
+    process.communicate()
+    assert process.returncode == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", FORMS)
+def test_results_after_kills_at_random_moments_are_those_of_one_run(tmp_path, form):
+    place, out = str(tmp_path / form), str(tmp_path / "result.npz")
+    kills(place, out, 20, seed=len(form))
+    whole = killed.main()
+    with np.load(out) as found:
+        for name, value in whole.items():
+            np.testing.assert_array_equal(found[name], value)
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path):
+    (tmp_path / "thesis.tex").write_text("my only copy")
+    with pytest.raises(FileExistsError, match="not a checkpoint"):
+        solve_ivp(van_der_pol, SPAN, Y0, checkpoint=tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_file_of_something_else_is_left_alone(tmp_path):
+    place = tmp_path / "data.npz"
+    np.savez(place, x=np.arange(3.0))
+    before = place.read_bytes()
+    with pytest.raises(ValueError, match="damaged"):
+        solve_ivp(van_der_pol, SPAN, Y0, checkpoint=place)
+    assert place.read_bytes() == before
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_two_solves_do_not_write_to_one_place(tmp_path, form):
+    place = tmp_path / form
+    tries = []
+
+    def second(progress):
+        with pytest.raises(ValueError, match="being written by another solve"):
+            solve_ivp(van_der_pol, SPAN, Y0, checkpoint=place)
+        tries.append(progress)
+
+    solve_ivp(van_der_pol, SPAN, Y0, checkpoint=place, callback=second)
+    assert tries
+    assert solve_ivp(van_der_pol, SPAN, Y0, checkpoint=place).success
+
+
+def test_rows_of_a_folder_do_not_stay_in_memory(tmp_path, monkeypatch):
+    held = []
+    add = kept.Kept.last_alone
+
+    def watched(self, least):
+        add(self, least)
+        held.append(sum(part.steps for part in self.chunks))
+
+    monkeypatch.setattr(kept.Kept, "last_alone", watched)
+    result = solve_ivp(van_der_pol, (0.0, 100.0), Y0, rtol=1e-6, checkpoint=tmp_path / "run")
+    assert result.posterior.stats.steps > 2000
+    assert max(held) < 400
+
+
+def test_what_cannot_be_kept_is_said(tmp_path):
+    with pytest.raises(ValueError, match="SparseEK1"):
+        solve_ivp(van_der_pol, SPAN, Y0, method="SparseEK1", checkpoint=tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("given", "error"), [(3, TypeError), ("", TypeError), (("run", "fast"), ValueError)]
+)
+def test_bad_places_and_intervals(given, error):
+    with pytest.raises(error):
+        Checkpoint(*given) if isinstance(given, tuple) else Checkpoint(given)
+
+
+@pytest.mark.parametrize("context", [nullcontext, native.disabled])
+@pytest.mark.slow
+def test_a_checkpoint_of_another_engine_is_refused(tmp_path, context):
+    other = native.disabled if context is nullcontext else nullcontext
+    with context():
+        solve_ivp(van_der_pol, SPAN, Y0, checkpoint=tmp_path / "run", callback=stopped(3))
+    with other(), pytest.raises(ValueError, match="engine"):
+        solve_ivp(van_der_pol, SPAN, Y0, checkpoint=tmp_path / "run")
