@@ -100,9 +100,15 @@ def _iteration(*given: Any) -> Any:
     *system, t, at, h, weight = given
     _, field, mass, *_ = system
     solve = _solver(*system)
-    u = solve(_weighed(mass, at[1]) - h * field(t, at[0]))
+
+    def once(b: Any, _: Any) -> tuple[Any, Any]:
+        u = solve(b)
+        return _weighed(mass, u), u
+
+    # As a loop: what solves is then compiled once.
+    _, (u, v) = jax.lax.scan(once, _weighed(mass, at[1]) - h * field(t, at[0]), length=2)
     parts = u * weight
-    return u, solve(_weighed(mass, u)), jnp.sqrt(parts @ parts / parts.size)
+    return u, v, jnp.sqrt(parts @ parts / parts.size)
 
 
 def _weighed(mass: Any, v: Any) -> Any:
