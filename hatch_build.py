@@ -79,6 +79,12 @@ def build(source: Path, target: Path) -> None:
                 for name in sets
             ),
             ("baseline", "kernels.cc", "-DPROBODE_ISA=baseline"),
+            # Loops over long vectors, which -O2 leaves as they are: these files are small.
+            *(
+                (f"{name}-long", "two_pole.cc", f"-DPROBODE_ISA={name}", f"-march={march}", "-O3")
+                for name, march in sets.items()
+            ),
+            ("baseline-long", "two_pole.cc", "-DPROBODE_ISA=baseline", "-O3"),
             ("module", "module.cc", *defines, f"-I{headers}"),
         ]
         with ThreadPoolExecutor(os.cpu_count()) as pool:

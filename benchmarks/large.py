@@ -104,7 +104,6 @@ def sweep(problem: Problem, asked: int, options: Any) -> list[dict[str, Any]]:
             "factorisations": outcome.factorisations,
             "bars": outcome.bars,
             "flags": " ".join(outcome.flags),
-            "linear": outcome.rest.get("linear", ""),
             "times": [seconds],
             "cpus": [cpu],
         }

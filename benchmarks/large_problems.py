@@ -52,9 +52,11 @@ class Problem:
     def in_jax(self) -> Callable[[Any, Any], Any]:
         """``f(t, y)`` with JAX; one and the same function, which is compiled once."""
         if "jax" not in self.cache:
+            import jax
             import jax.numpy as jnp
 
-            self.cache["jax"] = lambda t, y: self.f(jnp, t, y)
+            # Compiled: else it would be traced in each solve, as it cannot be known again.
+            self.cache["jax"] = jax.jit(lambda t, y: self.f(jnp, t, y))
         return self.cache["jax"]
 
     @property

@@ -15,7 +15,6 @@ and whichever of the NumPy and the compiled function is faster; the exceptions:
 
 import time
 from collections.abc import Callable
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -122,32 +121,6 @@ def size(problem: Problem, y: np.ndarray, values: np.ndarray) -> float:
 # ------------------------------------------------------------------ ours
 
 
-@contextmanager
-def counted_factorisations() -> Any:
-    """How many factorisations ours has made."""
-    from probode.engines.two_pole import linear
-
-    found = {"count": 0, "kind": ""}
-    kept = {kind: kind.factorised for kind in (linear.Direct, linear.Krylov)}
-
-    def counting(original: Any) -> Any:
-        def factorised(self: Any, jacobian: Any, c: float) -> Any:
-            found["count"] += 1
-            made = original(self, jacobian, c)
-            found["kind"] = self.name
-            return made
-
-        return factorised
-
-    for kind, original in kept.items():
-        kind.factorised = counting(original)  # type: ignore[method-assign]
-    try:
-        yield found
-    finally:
-        for kind, original in kept.items():
-            kind.factorised = original  # type: ignore[method-assign]
-
-
 def our_solver(problem: Problem, order: int = 4, krylov: bool = False) -> Any:
     """SparseEK1, with the problem's preconditioner if it iterates."""
     import jax.numpy as jnp
@@ -205,10 +178,9 @@ def _ours(order: int, bars: bool, krylov: bool = False) -> Callable[[Problem], R
             raise Unfit("no preconditioner")
 
         def run(rtol: float) -> Outcome:
-            with counted_factorisations() as made:
-                posterior = posterior_of(
-                    problem, rtol, order, krylov=krylov, bars=bars, save_at=[problem.end]
-                )
+            posterior = posterior_of(
+                problem, rtol, order, krylov=krylov, bars=bars, save_at=[problem.end]
+            )
             if not posterior.success:
                 raise Failed(posterior.message)
             stats, y = posterior.stats, np.asarray(posterior.mean)[-1]
@@ -217,10 +189,9 @@ def _ours(order: int, bars: bool, krylov: bool = False) -> Callable[[Problem], R
                 int(stats.steps),
                 int(stats.f_evaluations) + int(stats.calibration_f_evaluations),
                 int(stats.jacobian_evaluations),
-                made["count"],
+                int(stats.factorisations),
                 size(problem, y, np.asarray(posterior.std)[-1]) if bars else None,
                 posterior.diagnose().flags if bars else (),
-                {"linear": made["kind"]},
             )
 
         return run

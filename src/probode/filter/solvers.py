@@ -299,10 +299,10 @@ class SparseEK1(Solver):
         1 to 5. Up to 2 it is A-stable; 3 suits undamped oscillations (89.5 degrees), 4 (83) and 5
         (82) all that is damped.
     linear
-        ``"auto"`` or ``"direct"``: LU, in bands where there are any. ``"krylov"``: GMRES with
-        products ``J v``, for problems whose factors do not fit.
+        ``"auto"`` or ``"direct"``: LU, in bands where there are any. ``"krylov"``: BiCGSTAB, or
+        else GMRES, with products ``J v``, for problems whose factors do not fit.
     preconditioner
-        For GMRES: ``(t, y, c, b) -> u`` with ``u`` near the solution of ``(M - c J) u = b``,
+        For these: ``(t, y, c, b) -> u`` with ``u`` near the solution of ``(M - c J) u = b``,
         traceable by JAX.
     """
 

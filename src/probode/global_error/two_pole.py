@@ -20,7 +20,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from probode.engines.two_pole import vectors
+from probode.engines.two_pole.machine import Carried, Scheme
 from probode.engines.two_pole.step import Standing, System
+from probode.engines.two_pole.vectors import over
 from probode.model.two_pole import error_gains
 
 _QUICK, _MISTRUST = 0.25, 1.3
@@ -90,10 +93,11 @@ class Transport(NamedTuple):
         system: System, t: float, y: np.ndarray, watch: Any = None, begins: Any = None
     ) -> "Transport":
         """At an exactly known value, or at one whose error is the one it ``begins`` with."""
-        node, error = Node(t, np.array(y, float)), np.zeros((2, y.size))
+        xp, error = system.xp, np.zeros((2, y.size))
         error[0] = 0.0 if begins is None else begins
-        begun = Transport(system, (system.highest + 3) // 2, (node,), error=error, watch=watch)
-        return begun._replace(found=([], 0), begins=error[0].copy())
+        node, order = Node(t, xp.array(y, float)), system.highest
+        begun = Transport(system, (order + 3) // 2, (node,), error=xp.asarray(error), watch=watch)
+        return begun._replace(found=([], 0), begins=error[0])
 
     def passed(self, now: Standing) -> "Transport":
         """After a step of the filter: its error is found when it has gone on for ``w`` steps."""
@@ -120,6 +124,23 @@ class Transport(NamedTuple):
         return mine
 
     @property
+    def scheme(self) -> Scheme:
+        """For the kernels, which do all of this too (``native/src/two_pole_error.hpp``)."""
+        around, times = (0.0, 0.0), None
+        if self.watch is not None:
+            around, times = self.watch.scheme
+        habits = _QUICK, _MISTRUST, _SMALL, _TINY, _LITTLE, _LEAST_RATE
+        return Scheme(np.array([self.w, *habits, *around]), times)
+
+    def found_by_kernels(self, carried: Carried) -> "Transport":
+        """With what they have found, up to where they came."""
+        if self.watch is not None:
+            self.watch.take(carried)
+        found = [] if self.watch is not None else carried.errors
+        mine = self._replace(found=(found, len(found)), judged=Judged(*carried.judged))
+        return mine._replace(behind=0, f=carried.f)
+
+    @property
     def errors(self) -> np.ndarray:
         """At all nodes that were reached, the first one included, ``(N, d)``."""
         known, count = self.found
@@ -129,18 +150,18 @@ class Transport(NamedTuple):
     def _noted(self, node: Node, error: np.ndarray) -> "Transport":
         """With the error of a node."""
         if self.watch is not None:
-            self.watch(node.t, node.y, error)
+            self.watch(node.t, np.asarray(node.y), np.asarray(error))
             return self
         known, count = self.found
         if len(known) != count:  # another one has gone on from here
             known = known[:count]
-        known.append(error)
+        known.append(np.asarray(error))
         return self._replace(found=(known, count + 1))
 
     @np.errstate(all="ignore")  # an estimate that is lost is seen by its numbers
     def _carried(self) -> "Transport":
         """To the next node."""
-        n, mass = len(self.nodes) - self.behind, self.system.mass
+        n, mass, xp = len(self.nodes) - self.behind, self.system.mass, self.system.xp
         here, h, (e, he), rate = self.nodes[n], self.nodes[n].h, self.error, self.rate
         evaluations = 0
 
@@ -156,16 +177,14 @@ class Transport(NamedTuple):
             he = 2.0 * once - here.solve(weighed(once))
         e, slope, gains, moved = e + he, self._slope(n), error_gains(here.gamma), []
         for _ in range(1 if rate < _QUICK else 2):
-            z = weighed(he) - h * (weighed(slope) - self.system.f(here.t, here.y - e))
-            u = here.solve(z)
-            both = np.empty((2, len(u)))
-            both[0], both[1] = here.solve(weighed(u)), u
-            change = gains.T @ both
-            e, he = e - change[0], he - change[1]
-            moved.append(change[0])
+            f = self.system.f(here.t, here.y - e)
+            u = here.solve(over(xp, vectors.defect)(weighed(he), h, weighed(slope), f))
+            v = here.solve(weighed(u))
+            e, he, change = over(xp, vectors.carried)(gains, e, he, v, u)
+            moved.append(change)
         judged, rate = self._judge(here, e, moved, rate)
         mine = self._replace(
-            error=np.stack([e, he]),
+            error=xp.stack([e, he]),
             h=h,
             behind=self.behind - 1,
             rate=rate,
@@ -178,16 +197,10 @@ class Transport(NamedTuple):
         self, here: Node, error: np.ndarray, moved: list[np.ndarray], rate: float
     ) -> tuple[Judged, float]:
         """After one more step; and the rate at which iterations shrink."""
-        known, size = self.judged, np.abs(here.y)
-        weight = 1.0 / (size + _SMALL * size.max(initial=0.0) + _TINY)
-
-        def norms(*rows: np.ndarray) -> list[float]:
-            each = np.array(rows)
-            each *= weight
-            found: list[float] = np.sqrt(np.einsum("ij,ij->i", each, each) / size.size).tolist()
-            return found
-
-        first, off, value, *second = norms(moved[0], error, here.y, *moved[1:])
+        known, norms = self.judged, over(self.system.xp, vectors.relative)
+        value, first, off, *second = norms(
+            _SMALL, _TINY, here.y, moved[0], error, *moved[1:]
+        ).tolist()
         if not np.isfinite(off):
             return known, 1.0
         left = 0.0
@@ -211,9 +224,9 @@ class Transport(NamedTuple):
         some = self.nodes[first : first + 2 * self.w + 1]
         unit = here.h or some[1].h
         lengths = tuple(round(node.h / unit, 12) for node in some[1:])
-        around = np.array([node.y for node in some])
-        around -= here.y
-        return (_weights(lengths, n - first) / unit) @ around
+        weights, values = _weights(lengths, n - first) / unit, [node.y for node in some]
+        found: np.ndarray = over(self.system.xp, vectors.slope)(weights, values, here.y)
+        return found
 
 
 _LITTLE, _LEAST_RATE = 1e-4, 0.01
@@ -221,9 +234,14 @@ _LITTLE, _LEAST_RATE = 1e-4, 0.01
 
 @lru_cache(maxsize=4096)  # steps are held: most of them are equal
 def _weights(lengths: tuple[float, ...], at: int) -> np.ndarray:
-    """Weights of values, between which steps of these ``lengths`` lie, in the slope at one."""
+    """Weights in the slope at a node, of values between which steps of these ``lengths`` lie.
+
+    They are those of differences to its own value.
+    """
     s = np.concatenate([[0.0], np.cumsum(lengths)])
-    s -= s[at]
-    unit, right = np.abs(s).max(), np.zeros(len(s))
-    right[1] = 1.0
-    return np.linalg.solve(np.vander(s / unit, len(s), increasing=True).T, right) / unit
+    found = np.zeros(len(s))
+    for j in range(len(s)):  # Lagrange's polynomials: Π (s_a - s_k) / (s_j - s_k) / (s_j - s_a)
+        others = [k for k in range(len(s)) if k not in (j, at)]
+        if j != at:
+            found[j] = np.prod((s[at] - s[others]) / (s[j] - s[others])) / (s[j] - s[at])
+    return found

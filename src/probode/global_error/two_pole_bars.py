@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from probode.engines.two_pole.machine import Carried
 from probode.global_error import scales
 from probode.global_error.result import Calibration
 from probode.global_error.two_pole import Transport
@@ -68,6 +69,16 @@ class AtTimes:
         self.unsure: np.ndarray | None = None
         """How far the curve itself may be off there, between two nodes."""
         self._save(t, np.zeros(y.size))
+
+    @property
+    def scheme(self) -> tuple[tuple[float, float], np.ndarray]:
+        """What counts as around, and the times."""
+        return (_WINDOW, _LEAST), self._times
+
+    def take(self, carried: Carried) -> None:
+        """What the kernels have found."""
+        self.errors, self.around = carried.errors, carried.around
+        self._largest, self._low, self._high = carried.extremes
 
     @np.errstate(all="ignore")
     def __call__(self, t: float, y: np.ndarray, error: np.ndarray) -> None:

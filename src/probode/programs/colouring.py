@@ -7,6 +7,7 @@ for each colour. No fewer colours will do than the fullest row has entries.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import combinations, pairwise, product
 from typing import Any
 
@@ -42,8 +43,13 @@ class Colouring:
     """That of each column, from zero."""
     count: int
     """How many there are."""
-    places: np.ndarray
-    """Where each entry is in products ``(count, n)``, one row for each colour, seen as a vector."""
+
+    @cached_property
+    def places(self) -> np.ndarray:
+        """Where each entry is in products ``(count, n)``, a row for each colour, as a vector."""
+        n = self.pattern.shape[0]
+        kind = np.int32 if n * self.count < np.iinfo(np.int32).max else np.int64
+        return self.colours[columns_of(self.pattern)].astype(kind) * kind(n) + self.pattern.indices
 
     def data(self, products: np.ndarray) -> np.ndarray:
         """The entries of the matrix, from its products with the sums of columns of a colour."""
@@ -110,11 +116,7 @@ def colouring(pattern: Any) -> Colouring:
     """Colour the columns of a pattern, dense or sparse, with few colours."""
     columns = as_pattern(pattern)
     colours = _colours(columns)
-    count = int(colours.max(initial=-1)) + 1
-    n = columns.shape[0]
-    kind = np.int32 if n * count < np.iinfo(np.int32).max else np.int64
-    places = colours[columns_of(columns)].astype(kind) * kind(n) + columns.indices
-    return Colouring(columns, colours, count, places)
+    return Colouring(columns, colours, int(colours.max(initial=-1)) + 1)
 
 
 def _colours(columns: Any) -> np.ndarray:

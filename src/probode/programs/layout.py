@@ -24,6 +24,24 @@ class Layout(NamedTuple):
     fullest_row: int
 
 
+_AT_ONCE = 2**16
+
+
+def widths(columns: Any) -> tuple[int, int]:
+    """Diagonals below and above the main one, of a matrix in compressed columns.
+
+    Some columns at a time: of a million, numbers for each entry take more memory than a solve.
+    """
+    below, above, ends = 0, 0, columns.indptr
+    for begin in range(0, columns.shape[1], _AT_ONCE):
+        end = min(begin + _AT_ONCE, columns.shape[1])
+        column = np.repeat(np.arange(begin, end), np.diff(ends[begin : end + 1]))
+        distance = columns.indices[ends[begin] : ends[end]] - column
+        below = max(below, int(distance.max(initial=0)))
+        above = max(above, -int(distance.min(initial=0)))
+    return below, above
+
+
 def layout(pattern: Any) -> Layout:
     """What decides how a matrix of this (square) pattern is best factorised."""
     rows = sparse.csr_array(as_pattern(pattern))

@@ -53,7 +53,7 @@ class TracedJacobian:
     def __init__(self, field: Field, coloured: Colouring) -> None:
         self._field, self.coloured = field, coloured
         with double_precision():
-            self._colours, self._places = map(jnp.asarray, (coloured.colours, coloured.places))
+            self._colours = jnp.asarray(coloured.colours)
 
     @property
     def pattern(self) -> Any:
@@ -68,11 +68,14 @@ class TracedJacobian:
 
     def __call__(self, t: Any, y: Any) -> Any:
         """The matrix at ``(t, y)``."""
+        return self.coloured.matrix(self.coloured.data(self.products(t, y)))
+
+    def products(self, t: Any, y: Any) -> np.ndarray:
+        """``J s`` for the sum ``s`` of the columns of each colour, ``(count, d)``."""
         field, count = self._field, self.coloured.count
         with double_precision(), turn(field.calls_libraries):
             at = jnp.asarray(t, jnp.float64), jnp.asarray(y, jnp.float64)
-            data = np.array(_entries(field, self._colours, self._places, *at, count))
-        return self.coloured.matrix(data)
+            return np.asarray(_products(field, self._colours, *at, count))
 
 
 def traced_jacobian(field: Field, pattern: Any = None) -> TracedJacobian | None:
@@ -84,9 +87,9 @@ def traced_jacobian(field: Field, pattern: Any = None) -> TracedJacobian | None:
     return None if found is None else TracedJacobian(field, colouring(found))
 
 
-@compiled(5, alone=False)
-def _entries(field: Field, colours: Any, places: Any, t: Any, y: Any, count: int) -> Any:
-    """The entries of ``∂f/∂y``, from its product with the columns of each colour."""
+@compiled(4, alone=False)
+def _products(field: Field, colours: Any, t: Any, y: Any, count: int) -> Any:
+    """``∂f/∂y`` times the columns of each colour."""
     _, push = jax.linearize(lambda y: field(t, y), y)
 
     def product(colour: Any) -> Any:
@@ -96,8 +99,7 @@ def _entries(field: Field, colours: Any, places: Any, t: Any, y: Any, count: int
     at_once = -(-count // max(1, blocks))
     every = jnp.arange(count, dtype=colours.dtype)
     products = jax.lax.map(product, every, batch_size=at_once if at_once > 1 else None)
-    data = jnp.take(products.reshape(-1), places, mode="clip")
-    return jnp.where(jnp.isfinite(data), data, 0.0) if field.guarded else data
+    return jnp.where(jnp.isfinite(products), products, 0.0) if field.guarded else products
 
 
 def jacobian_product(field: Field, t: Any, y: Any, v: Any) -> np.ndarray:

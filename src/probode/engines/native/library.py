@@ -19,7 +19,19 @@ LIBRARY = "_kernels.so"
 FUNCTIONS = (
     *("open", "advance", "run", "smooth", "transport", "interpolate", "evaluate", "evaluate_all"),
     *("use", "in_use", "xla_open", "xla_advance", "xla_run", "xla_solve", "xla_times"),
-    *("xla_gaussian", "solve_members", "factorise_band", "solve_band"),
+    *(
+        "xla_gaussian",
+        "solve_members",
+        "factorise_band",
+        "solve_band",
+        "xla_wanted",
+        "two_pole",
+        "evaluation",
+    ),
+    *("machine_copy", "machine_free", "machine_advance", "machine_carry", "machine_weigh"),
+    *("machine_plan", "machine_finish", "machine_band", "machine_took_jacobian"),
+    *("machine_sparse_factors", "machine_full_factors", "machine_singular", "machine_scalars"),
+    "machine_vector",
 )
 """What the library has, each name with ``probode_`` before it."""
 
@@ -73,8 +85,10 @@ def _load() -> ctypes.CDLL | None:
             *(path, error),
         )
         return None
-    for name in ("open", "advance", "use"):
+    for name in ("open", "advance", "use", "machine_advance"):
         getattr(library, f"probode_{name}").restype = ctypes.c_int
+    for name in ("two_pole", "evaluation", "machine_copy"):
+        getattr(library, f"probode_{name}").restype = ctypes.c_void_p
     library.probode_in_use.restype = ctypes.c_char_p
     library.probode_factorise_band.restype = ctypes.c_long
     wanted = os.environ.get("PROBODE_ISA", "")

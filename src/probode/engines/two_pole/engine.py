@@ -19,13 +19,15 @@ from probode.engines.in_jax import JAX
 from probode.engines.kept import Kept, pack_rows
 from probode.engines.monitor import Monitor, collect
 from probode.engines.protocol import FIRST_ATTEMPTS, Carry, Given, Inputs, Steps
-from probode.engines.two_pole import dense
-from probode.engines.two_pole.step import Standing, System, Weights, attempt
-from probode.filter.control import ConstantStep, Control, ControlState, GridSteps, PControl
-from probode.filter.loop import Counts, Rows, Solve
+from probode.engines.two_pole import dense, in_kernels
+from probode.engines.two_pole.machine import Carried, Scheme
+from probode.engines.two_pole.outset import begin, weights_of
+from probode.engines.two_pole.rows import as_row, as_solve
+from probode.engines.two_pole.step import STRETCH, Standing, System, attempt
+from probode.filter.control import ConstantStep, Control, GridSteps, PControl
+from probode.filter.loop import Rows, Solve
 from probode.filter.smooth import Marginals
-from probode.filter.step import Method, State
-from probode.model.diffusion import Evidence
+from probode.filter.step import Method
 from probode.model.two_pole import gains
 
 KIND = "sparse"
@@ -34,7 +36,6 @@ OUTSIDE = (
     "SparseEK1 runs outside of jit, vmap and grad: its factorisations are not JAX's. Solve outside "
     "of the transformation, or use EK0 or EK1 inside."
 )
-_STRETCH = 1.0 + 1e-10
 _SLIVER = 1e-6
 
 
@@ -49,6 +50,13 @@ class Follower(Protocol):
 
     def across(self, t: float, y: np.ndarray) -> "Follower":
         """After a switch, where the filter starts anew."""
+
+    @property
+    def scheme(self) -> Scheme:
+        """How the kernels are to carry it."""
+
+    def found_by_kernels(self, carried: Carried) -> "Follower":
+        """With what they have found."""
 
 
 class Large(NamedTuple):
@@ -118,20 +126,30 @@ def _steps(given: Given, most: int) -> Steps:
     """Chunks of steps; ``most`` rows are kept of each, with none only the last."""
     large = given.large
     assert isinstance(large, Large)
-    inputs, system = given.inputs, large.system
+    inputs, system, compiled = given.inputs, large.system, in_kernels.takes(given)
     begun = begin(system, inputs.control, float(inputs.t0), float(inputs.t1), inputs.y0)
 
     def fill(carry: Carry, attempts: int, wanted: int) -> tuple[Carry, Rows]:
-        following, rows = _fill(given, system, carry, attempts, min(wanted, most) if most else 0)
-        given.large = given.large._replace(follower=following.form.follower)  # it outlives them
+        most_now = min(wanted, most) if most else 0
+        if compiled:
+            following, rows = in_kernels.filled(inputs.method, carry, attempts, most_now)
+            follower = following.form.waiting
+        else:
+            following, rows = _fill(given, system, carry, attempts, most_now)
+            follower = following.form.follower
+        given.large = given.large._replace(follower=follower)  # it outlives them
         return following, rows
 
-    form = Form(begun, 0.0, 0.0, large.follower)
     finite = bool(np.all(np.isfinite(begun.x)))
     status = Status.RUNNING if finite else Status.START_NOT_FINITE
     if finite and inputs.t0 == inputs.t1:
         status = Status.SUCCESS
-    return Steps(Carry(solve_of(inputs.method, form, status), form), fill, FIRST_ATTEMPTS)
+    if compiled:
+        carry = in_kernels.carry_of(inputs.method, in_kernels.begun(given, begun), status)
+    else:
+        form = Form(begun, 0.0, 0.0, large.follower)
+        carry = Carry(solve_of(inputs.method, form, status), form)
+    return Steps(carry, fill, FIRST_ATTEMPTS)
 
 
 def _fill(
@@ -161,7 +179,7 @@ def advance(given: Given, system: System, form: Form) -> tuple[Form, Status, boo
     else:
         judged, until = isinstance(control, PControl), float(given.until(now.t))
         end = _next_time(control, now, until)
-        following = attempt(system, _weights(control), now, end, judged)
+        following = attempt(system, weights_of(control), now, end, judged)
         if following.counts.accepted == now.counts.accepted:
             return form._replace(standing=following), _judged(control, following), False
         form = _accepted(form, following)
@@ -172,7 +190,7 @@ def _accepted(form: Form, now: Standing) -> Form:
     """After a step that was accepted."""
     u = now.correction
     assert u is not None
-    scale = float(np.sqrt(np.dot(u, u) / u.size))
+    scale = float(np.sqrt(u @ u / u.size))
     local = gains(now.order).error * scale
     follower = None if form.follower is None else form.follower.passed(now)
     return Form(now, float(np.hypot(form.std, local)), scale / abs(now.h), follower)
@@ -184,7 +202,7 @@ def _across(
     """Over a switch to ``t``: ``y`` goes on with its slope, all else begins anew."""
     now = form.standing
     y, slope = now.x[0], now.x[1] / now.h
-    beyond = np.asarray(system.slope(t, y))
+    beyond = system.slope(t, y)
     y = y + (t - now.t) * ((1.0 - share) * slope + share * beyond)
     anew = begin(system, control, t, t1, y)
     if not np.all(np.isfinite(anew.x)):
@@ -197,59 +215,6 @@ def _across(
     anew = anew._replace(counts=counts)
     follower = None if form.follower is None else form.follower.across(t, y)
     return Form(anew, form.std, form.noise, follower), True
-
-
-def begin(system: System, control: Any, t0: float, t1: float, y0: np.ndarray) -> Standing:
-    """Before the first step: the value, its slope, and how far a step of order one may go."""
-    y0 = np.array(y0, float)
-    slope, evaluations = system.slope(t0, y0), 1
-    h = _given_step(control, t0)
-    if h is None and np.all(np.isfinite(slope)):
-        h = _first_step(system, _weights(control)(np.abs(y0)), t0, t1, y0, slope)
-        evaluations += 1
-        h = float(np.clip(h, control.min_step, control.max_step))
-    h = float(np.copysign(min(abs(h or 1.0), abs(t1 - t0)) or 1.0, t1 - t0))
-    begun = Standing(t0, h, np.stack([y0, h * slope]), h)
-    return begun.counted(f=evaluations)
-
-
-def _given_step(control: Any, t0: float) -> float | None:
-    if isinstance(control, PControl):
-        return None if control.first_step is None else float(control.first_step)
-    if isinstance(control, GridSteps):
-        return float(control.grid[1] - control.grid[0])
-    if isinstance(control, ConstantStep):
-        return float(control.size)
-    raise TypeError(
-        f"SparseEK1 holds its steps, by rules of its own: control must be PControl or PIControl "
-        f"(of which it reads tolerances and bounds), or pass grid or step; got {control!r}."
-    )
-
-
-def _first_step(
-    system: System, weight: np.ndarray, t0: float, t1: float, y0: np.ndarray, slope: np.ndarray
-) -> float:
-    """Where ``h² y''/2`` is half of the tolerance, with ``y''`` from one more evaluation."""
-
-    def norm(u: np.ndarray) -> float:
-        return float(np.sqrt(np.mean((u * weight) ** 2)))
-
-    value, speed = norm(y0), norm(slope)
-    near = min(0.01 * value / speed if value > 0.0 < speed else 1e-6, abs(t1 - t0))
-    step = float(np.copysign(near, t1 - t0))
-    bent = norm(system.slope(t0 + step, y0 + step * slope) - slope) / near
-    if not np.isfinite(bent):
-        return near
-    return min(100.0 * near, 1.0 / np.sqrt(bent) if bent > 0.0 else abs(t1 - t0))
-
-
-def _weights(control: Any) -> Weights:
-    """``1 / (atol + rtol |y|)``; where steps are given, those of Newton's method alone."""
-    atol: Any = 1e-9
-    rtol: Any = 1e-6
-    if isinstance(control, PControl):
-        atol, rtol = np.asarray(control.atol), np.asarray(control.rtol)
-    return lambda size: 1.0 / (atol + rtol * size)
 
 
 def _next_time(control: Any, now: Standing, t1: float) -> float:
@@ -266,7 +231,7 @@ def _next_time(control: Any, now: Standing, t1: float) -> float:
         end = float(control.next_stop(np.asarray(now.t), np.asarray(t1)))
     left = end - now.t
     h = math.copysign(min(abs(now.following), float(control.max_step)), left)
-    if abs(h) * _STRETCH >= abs(left):
+    if abs(h) * STRETCH >= abs(left):
         return end
     # Two steps of one length to the end, not one and a sliver: both are factorised anew.
     return now.t + (0.5 * left if abs(left) < 2.0 * abs(h) else h)
@@ -284,35 +249,14 @@ def _judged(control: Any, now: Standing) -> Status:
 
 def row_of(method: Method, form: Form) -> Rows:
     """Derivatives in plain units, those above the order of the step zero."""
-    now, prior = form.standing, method.prior
-    n, d = method.structure.n, method.structure.d
-    mean, std = np.zeros((n, d)), np.zeros(n)
-    std[0], gain = form.std, gains(now.order)
+    now = form.standing
+    mean = np.zeros((method.structure.n, method.structure.d))
     for i in range(len(now.x)):
-        np.multiply(now.x[i], factorial(i) / now.h**i, out=mean[i])
-        if i > 1:
-            std[i] = factorial(i) / abs(now.h) ** (i - 1) * gain.at_zero[i] * form.noise
-    coordinates = np.abs(prior.weights * now.h ** (1.0 - np.arange(n)))
-    noise: Any = np.asarray(form.noise)
-    return Rows(np.asarray(now.t), np.asarray(now.h), noise, mean, np.diag(std / coordinates))  # type: ignore[arg-type]
+        np.multiply(np.asarray(now.x[i]), factorial(i) / now.h**i, out=mean[i])
+    return as_row(method, (now.t, now.h, form.noise, form.std, now.order), mean)
 
 
 def solve_of(method: Method, form: Form, status: Status) -> Solve:
     """The same for those who look at a solve between two chunks."""
     now, row = form.standing, row_of(method, form)
-    d, counts = method.structure.d, now.counts
-    control: list[Any] = [now.following, 1.0, counts.accepted, now.failures > 0]
-    made: list[Any] = [
-        *(counts.attempted, counts.accepted, counts.f, counts.jacobians),
-        counts.factorisations,
-    ]
-    zero: Any = np.zeros(())
-    return Solve(
-        state=State(row.t, row.h, row.mean, row.factor),
-        scale=row.scale,
-        control=ControlState(*(np.asarray(x) for x in control)),  # type: ignore[arg-type]
-        evidence=Evidence(zero, zero, zero, zero, d, False),
-        counts=Counts(*(np.asarray(x) for x in made)),  # type: ignore[arg-type]
-        status=np.asarray(status.value),  # type: ignore[arg-type]
-        reference=np.asarray(1.0),  # type: ignore[arg-type]
-    )
+    return as_solve(method, row, now.following, now.failures, now.counts, status)

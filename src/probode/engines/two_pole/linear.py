@@ -7,18 +7,15 @@ by SuperLU, small or full matrices as they are, and Jacobians that are never for
 
 import ctypes
 from collections.abc import Callable
-from typing import Any, Protocol
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from probode.base.compile import compiled
 from probode.base.later import sparse
 from probode.engines.native.library import address, available, load
-from probode.programs.colouring import columns_of
-from probode.programs.field import Field
-from probode.programs.layout import layout
+from probode.programs.colouring import columns_of, filled
+from probode.programs.layout import layout, widths
 
 Solve = Callable[[np.ndarray], np.ndarray]
 
@@ -47,11 +44,15 @@ class Full:
 
     def factorised(self, jacobian: Any, c: float) -> Solve:
         """By LAPACK."""
-        lapack = _lapack()
-        matrix = self._mass - c * as_dense(jacobian, len(self._mass))
-        lu, pivots, info = lapack.dgetrf(matrix, overwrite_a=True)
-        _check(info, lu)
+        lapack, (lu, pivots) = _lapack(), self.decomposed(jacobian, c)
         return lambda b: lapack.dgetrs(lu, pivots, b)[0]
+
+    def decomposed(self, jacobian: Any, c: float) -> tuple[np.ndarray, np.ndarray]:
+        """LAPACK's factors, and the rows that were exchanged."""
+        matrix = self._mass - c * as_dense(jacobian, len(self._mass))
+        lu, pivots, info = _lapack().dgetrf(matrix, overwrite_a=True)
+        _check(info, lu)
+        return lu, pivots
 
 
 class Banded:
@@ -71,24 +72,21 @@ class Banded:
     name = "band LU"
 
     def __init__(self, pattern: Any, mass: Any = None, order: np.ndarray | None = None):
-        d = pattern.shape[0]
-        self._order, place = order, np.arange(d)
-        if order is not None:
-            place[order] = np.arange(d)
-        given = sparse.csc_array(sparse.identity(d) if mass is None else mass)
-        both = [(place[one.indices], place[columns_of(one)]) for one in (pattern, given)]
-        below = [row - column for row, column in both]
-        self.lower = max(int(np.max(one, initial=0)) for one in below)
-        self.upper = max(int(np.max(-one, initial=0)) for one in below)
+        self._pattern, self._mass, self.order = pattern, mass, order
         self._band: Any = _NativeBand if available() else _LapackBand
-        self._places, fixed = (self._band.places(self.lower, self.upper, *one) for one in both)
-        self._fixed = np.zeros(d * self._band.height(self.lower, self.upper))
-        self._fixed[fixed] = given.data
+        given = [pattern] if mass is None else [pattern, sparse.csc_array(mass)]
+        if order is None:
+            found = [widths(one) for one in given]
+        else:
+            apart = [row - column for row, column in map(self._ordered, given)]
+            found = [(int(x.max(initial=0)), -int(x.min(initial=0))) for x in apart]
+        self.lower, self.upper = (max(each) for each in zip(*found, strict=True))
 
     def factorised(self, jacobian: Any, c: float) -> Solve:
         """By the kernels, or by LAPACK."""
-        band, order = self._fixed.copy(), self._order
-        band[self._places] -= c * jacobian.data
+        places, fixed = self._places
+        band, order = fixed.copy(), self.order
+        band[places] -= c * jacobian.data
         solve: Solve = self._band.factorised(band, self.lower, self.upper)
         if order is None:
             return solve
@@ -99,6 +97,27 @@ class Banded:
             return x
 
         return reordered
+
+    @cached_property
+    def _places(self) -> tuple[np.ndarray, np.ndarray]:
+        """Where entries are in the band, and what is always there."""
+        d, sizes = self._pattern.shape[0], (self.lower, self.upper)
+        given = sparse.csc_array(sparse.identity(d) if self._mass is None else self._mass)
+        places, own = (
+            self._band.places(*sizes, *self._ordered(one)) for one in (self._pattern, given)
+        )
+        fixed = np.zeros(d * self._band.height(*sizes))
+        fixed[own] = given.data
+        return places, fixed
+
+    def _ordered(self, matrix: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Rows and columns of all entries, in their order."""
+        rows, columns = matrix.indices.astype(np.int64), columns_of(matrix).astype(np.int64)
+        if self.order is None:
+            return rows, columns
+        place = np.empty(len(self.order), np.int64)
+        place[self.order] = np.arange(len(place))
+        return place[rows], place[columns]
 
 
 class _NativeBand:
@@ -153,7 +172,7 @@ class _LapackBand:
 
 
 class Sparse:
-    """Sparse LU (SuperLU), with a minimum degree ordering of ``A + Aᵀ``.
+    """Sparse LU (SuperLU), with a minimum degree ordering of ``A + Aᵀ``, found once.
 
     Matrices of discretised equations have a symmetric pattern and a heavy diagonal, for which that
     ordering is some 2.5 times as fast as SciPy's default one; rows are exchanged only where a
@@ -164,87 +183,71 @@ class Sparse:
 
     def __init__(self, d: int, mass: Any = None) -> None:
         self._mass = sparse.csc_array(sparse.identity(d) if mass is None else mass)
+        self._known: tuple[Any, ...] | None = None
 
     def factorised(self, jacobian: Any, c: float) -> Solve:
         """By SuperLU."""
-        from scipy.sparse.linalg import splu
+        found = self.decomposed(jacobian, c)
 
-        matrix = sparse.csc_array(self._mass - c * jacobian)
-        try:
-            symmetric = {"SymmetricMode": True, "Equil": True}
-            lu = splu(matrix, "MMD_AT_PLUS_A", diag_pivot_thresh=0.01, options=symmetric)
-        except RuntimeError as error:
-            raise Singular(str(error)) from None
-        return lambda b: lu.solve(b)
+        def solve(b: np.ndarray) -> np.ndarray:
+            x = np.empty_like(b)
+            x[found.order] = found.lu.solve(b[found.order])
+            return x
 
+        return solve
 
-class Krylov:
-    """GMRES, with products ``J v`` only: nothing is factorised, and nothing but vectors stored.
+    def decomposed(self, jacobian: Any, c: float) -> "Decomposed":
+        """The factors of the matrix itself: it is not scaled."""
+        if self._known is None:
+            self._known = self._plan(jacobian)
+        order, fixed, places, matrix = self._known
+        data = fixed.copy()
+        data[places] -= c * jacobian.data
+        return Decomposed(_superlu(filled(matrix, data), "NATURAL"), order)
 
-    Parameters
-    ----------
-    field
-        The vector field, whose products are those of JAX (``jax.jvp``).
-    preconditioner
-        ``(t, y, c, b) -> u``, an approximate solution, to be traced by JAX; ``None``: ``u = b``.
-    mass
-        ``M``, sparse.
-    """
-
-    name = "GMRES"
-
-    def __init__(
-        self, field: Field, preconditioner: Callable[..., Any] | None = None, mass: Any = None
-    ) -> None:
-        self._preconditioner, self._field = preconditioner, field
-        self._mass = None
-        if mass is not None:
-            entries = mass.tocoo()
-            self._mass = entries.row, entries.col, entries.data
-
-    def factorised(self, jacobian: Any, c: float) -> Solve:
-        """``jacobian`` is where it is taken, ``(t, y)``."""
-        data = self._preconditioner, self._field, self._mass, *jacobian, c
-        return lambda b: np.asarray(_gmres(*data, b))
-
-
-_TOLERANCE = 1e-3
-"""How exact solutions have to be: an error only makes Newton's method a little slower."""
-_RESTART, _RESTARTS = 10, 30
-"""Iterations after which to begin anew, and how often before giving up."""
+    def _plan(self, jacobian: Any) -> tuple[Any, ...]:
+        """The order, what is always in the matrix, and where entries of Jacobians are in it."""
+        given = sparse.csc_array(jacobian)
+        ones = [np.ones(one.nnz) for one in (self._mass, given)]
+        both = sparse.csc_array(filled(self._mass, ones[0]) + filled(given, ones[1]))
+        d = both.shape[0]  # with a heavy diagonal it can be factorised, whatever its entries are
+        heavy = sparse.csc_array(both + 2.0 * both.nnz * sparse.identity(d))
+        order = np.argsort(_superlu(heavy, "MMD_AT_PLUS_A").perm_c)
+        place = np.empty(d, np.int64)
+        place[order] = np.arange(d)
+        matrix = sparse.csc_array(both[order][:, order])
+        matrix.sort_indices()
+        # Entries by one number each: those of a matrix in compressed columns are sorted by it.
+        known = columns_of(matrix) * np.int64(d) + matrix.indices
+        own, places = (
+            np.searchsorted(known, place[columns_of(one)] * d + place[one.indices])
+            for one in (self._mass, given)
+        )
+        fixed = np.zeros(matrix.nnz)
+        fixed[own] = self._mass.data
+        return order, fixed, places, matrix
 
 
-@compiled(0)
-def _gmres(
-    preconditioner: Any, field: Field, mass: Any, t: Any, y: Any, c: Any, b: Any
-) -> jax.Array:
-    """``(M - c J) u = b``; NaN where it is not solved: the step is taken shorter."""
-    from jax.scipy.sparse.linalg import gmres
+class Decomposed(NamedTuple):
+    """SuperLU's factors, of a matrix with rows and columns in an order."""
 
-    _, push = jax.linearize(lambda y: field(t, y), y)
+    lu: Any
+    order: np.ndarray
 
-    def weighed(v: Any) -> Any:
-        if mass is None:
-            return v
-        row, column, entry = mass
-        return jnp.zeros_like(v).at[row].add(entry * v[column])
+    @staticmethod
+    def of(matrix: Any) -> "Decomposed":
+        """Of any matrix, as it is."""
+        return Decomposed(_superlu(matrix, "MMD_AT_PLUS_A"), np.arange(matrix.shape[0]))
 
-    def matrix(v: Any) -> Any:
-        return weighed(v) - c * push(v)
 
-    near = None if preconditioner is None else lambda v: preconditioner(t, y, c, v)
-    found, _ = gmres(
-        matrix,
-        b,
-        x0=b if near is None else near(b),
-        tol=_TOLERANCE,
-        restart=_RESTART,
-        maxiter=_RESTARTS,
-        M=near,
-        solve_method="incremental",
-    )
-    left = jnp.linalg.norm(matrix(found) - b)
-    return jnp.where(left <= 10.0 * _TOLERANCE * jnp.linalg.norm(b), found, jnp.nan)
+def _superlu(matrix: Any, ordering: str) -> Any:
+    from scipy.sparse.linalg import splu
+
+    try:
+        symmetric = {"SymmetricMode": True, "Equil": False}
+        return splu(matrix, ordering, diag_pivot_thresh=0.01, options=symmetric)
+    except RuntimeError as error:
+        raise Singular(str(error)) from None
 
 
 _FEW = 64
@@ -253,6 +256,8 @@ _FULL = 0.2
 """Part of the entries from which on it is, too."""
 _WIDE = 40
 """Diagonals of the band from which on SuperLU is asked instead."""
+_NARROW = 8
+"""Diagonals up to which no better numbering is looked for."""
 _NARROWER = 0.5
 """A renumbering that is to be used leaves less than this part of them."""
 
@@ -272,12 +277,16 @@ class Direct:
 
     def factorised(self, jacobian: Any, c: float) -> Solve:
         """By the one that suits."""
+        return self.chosen(jacobian).factorised(jacobian, c)
+
+    def chosen(self, jacobian: Any) -> Linear:
+        """The one that suits."""
         if self._chosen is None or not self._is_known(jacobian):
             self._chosen = direct_for(jacobian, self._d, self._mass)
             self.name = self._chosen.name
             if sparse.issparse(jacobian):
                 self._indices = jacobian.indptr, jacobian.indices
-        return self._chosen.factorised(jacobian, c)
+        return self._chosen
 
     def _is_known(self, jacobian: Any) -> bool:
         if not sparse.issparse(jacobian) or self._indices is None:
@@ -298,10 +307,10 @@ def direct_for(jacobian: Any, d: int, mass: Any = None) -> Linear:
         return Full(d, mass)
     both = sparse.csc_array(jacobian)
     if mass is not None:
-        first, second = (
-            sparse.csc_array((np.ones(one.nnz), one.indices, one.indptr)) for one in (both, mass)
-        )
+        first, second = (filled(one, np.ones(one.nnz)) for one in (both, mass))
         both = sparse.csc_array(first + second)
+    if sum(widths(both)) <= _NARROW:
+        return Banded(jacobian, mass)
     found = layout(both)
     width, ordered = found.below + found.above, found.ordered_below + found.ordered_above
     if min(width, ordered) > _WIDE:

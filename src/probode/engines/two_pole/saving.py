@@ -1,5 +1,7 @@
 """The two-pole filter with the solution kept at chosen times only: memory for these alone."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -9,40 +11,61 @@ from probode.base.status import Status
 from probode.engines.kept import pack_rows
 from probode.engines.monitor import Monitor, drive
 from probode.engines.protocol import FIRST_ATTEMPTS, Carry, Given
+from probode.engines.two_pole import in_kernels
 from probode.engines.two_pole.dense import interpolate, unsure
 from probode.engines.two_pole.engine import TWO_POLE, Form, advance, row_of, solve_of
+from probode.engines.two_pole.machine import SAVE
 from probode.filter.loop import Rows
 from probode.filter.saving import Saving
+from probode.filter.step import Method
 from probode.model.gaussian import unpack
+
+Made = Callable[[], Rows]
 
 
 def solve_saving(given: Given, times: np.ndarray, monitor: Monitor) -> tuple[Saving, Status, Any]:
     """The states at these times (those of dense output), how it ended, and what went along."""
     method, system = given.inputs.method, given.large.system
-    begun = TWO_POLE.traced(given, 1, monitor.limits).begun
+    begun = [TWO_POLE.traced(given, 1, monitor.limits).begun]
     saved = _Saved(given, times)
-    saved.passed(begun.form, begun.form)
 
-    def chunk(carry: Carry, attempts: int) -> Carry:
+    def by_kernels(carry: Carry, attempts: int) -> Carry:
+        form, last = carry.form, carry.form.known.counts.attempted + attempts
+        while True:
+            left = last - form.known.counts.attempted
+            form = form.after(form.machine.run(left, save=saved.following))
+            if form.known.exit != SAVE:
+                return in_kernels.carry_of(method, form, room=room)
+            times = form.known.before, form.known.t
+            makers = in_kernels.row_of, in_kernels.step_of
+            saved.passed(*times, *(partial(one, method, form) for one in makers))
+
+    def by_python(carry: Carry, attempts: int) -> Carry:
         form, status = carry.form, Status.RUNNING
         for _ in range(attempts):
             before = form
             form, status, accepted = advance(given, system, form)
             if accepted:
-                saved.passed(before, form)
+                times = before.standing.t, form.standing.t
+                makers = partial(row_of, method, form), partial(_rows, method, before, form)
+                saved.passed(*times, *makers)
             if status != Status.RUNNING:
                 break
         return Carry(solve_of(method, form, status), form)
 
-    carry, status = drive(monitor, begun, chunk, FIRST_ATTEMPTS)
-    rows = saved.rows(begun.form)
+    start, compiled = float(given.inputs.t0), isinstance(begun[0].form, in_kernels.Form)
+    none = saved.started(start, Rows.of(begun[0].solve))
+    room = np.empty((method.structure.n, method.structure.d)) if compiled else None
+    chunk = by_kernels if compiled else by_python
+    carry, status = drive(monitor, begun.pop(), chunk, FIRST_ATTEMPTS)  # which is not held here
+    rows = saved.rows(none)
     lengths: Any = np.where(rows.t == float(given.inputs.t0), np.nan, rows.h)
     count: Any = np.asarray(len(rows.t))
     state = carry.solve.state
     kept = Saving(carry.solve, state, None, rows, None, count, lengths=lengths)
-    follower = carry.form.follower
+    follower = carry.form.waiting if compiled else carry.form.follower
     if follower is not None:
-        follower = follower.finished()
+        follower = follower._replace(goes_on=False).finished() if compiled else follower.finished()
         follower.watch.unsure = np.stack(saved.unsure) if saved.unsure else None
     return kept, status, follower
 
@@ -56,30 +79,53 @@ class _Saved:
         self.unsure: list[np.ndarray] = []
         """How far the curve may be off there because they lie between two nodes."""
 
-    def passed(self, before: Form, after: Form) -> None:
-        """The step between two states; twice the same: the start alone."""
-        first, last, ends = before.standing.t, after.standing.t, None
+    @property
+    def following(self) -> float:
+        """The next time; NaN: there is none."""
+        return float(self._times[len(self._rows)]) if len(self._rows) < len(self._times) else np.nan
+
+    def started(self, t: float, row: Rows) -> Rows:
+        """At the first time; returns rows of none, with the right shapes."""
+        self.passed(t, t, lambda: row, lambda: row)
+        none: Rows = jax.tree.map(lambda x: np.zeros((0, *np.shape(x))), row)
+        return none
+
+    def passed(self, first: float, last: float, end: Made, both: Made) -> None:
+        """The step between two times: its right end alone is asked for if that will do."""
+        ends = None
         while len(self._rows) < len(self._times):
-            time = float(self._times[len(self._rows)])
+            time = self.following
             inside = first <= time <= last if last >= first else last <= time <= first
             if not inside:
                 return
-            if ends is None:
-                pair = [row_of(self._method, form) for form in (before, after)]
-                ends = pack_rows(jax.tree.map(lambda *each: np.stack(each), *pair))
-            self._rows.append(self._at(ends, time))
+            if time == last:
+                self._rows.append(end())
+                self.unsure.append(np.zeros(self._method.structure.d))
+                continue
+            ends = both() if ends is None else ends
+            self._rows.append(self._between(ends, time))
 
-    def _at(self, ends: Rows, time: float) -> Rows:
-        right = np.array([0 if time == float(ends.t[0]) else 1])
-        at, n = np.array([time]), self._method.structure.n
+    def _between(self, ends: Rows, time: float) -> Rows:
+        right, at, n = np.array([1]), np.array([time]), self._method.structure.n
         states = [interpolate(self._method, ends, None, right, at, k)[0][0] for k in range(n)]
         self.unsure.append(unsure(self._method, ends, right, at)[0])
-        row: Any = jax.tree.map(lambda x: x[right[0]], ends)
+        row: Any = jax.tree.map(lambda x: x[1], ends)
         factor = unpack(row.factor)
         return Rows(np.asarray(time), row.h, row.scale, np.stack(states), factor)  # type: ignore[arg-type]
 
-    def rows(self, begun: Form) -> Rows:
-        """All of them; of none, with the right shapes."""
-        some = self._rows or [row_of(self._method, begun)]
-        found: Rows = jax.tree.map(lambda *each: np.stack(each), *some)
-        return found if self._rows else jax.tree.map(lambda x: x[:0], found)
+    def rows(self, none: Rows) -> Rows:
+        """All of them."""
+        return _stacked(self._rows) if self._rows else none
+
+
+def _rows(method: Method, before: Form, after: Form) -> Rows:
+    """Both ends of a step."""
+    return pack_rows(_stacked([row_of(method, form) for form in (before, after)]))
+
+
+def _stacked(rows: list[Rows]) -> Rows:
+    """Of a single one nothing is copied."""
+    found: Rows = jax.tree.map(
+        lambda *x: np.stack(x) if len(x) > 1 else np.asarray(x[0])[None], *rows
+    )
+    return found

@@ -18,11 +18,14 @@ pay: it saves a few steps and costs more factorisations.)
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from probode.engines.two_pole import vectors
 from probode.engines.two_pole.linear import Linear, Singular, Solve
+from probode.engines.two_pole.vectors import over
 from probode.model.two_pole import Gains, gains
 
 _ITERATIONS = 4
@@ -45,6 +48,13 @@ _FAR = 10.0
 """An error after which the Jacobian is not believed any more."""
 _ANEW = 3
 """Failures in a row after which derivatives are not believed, either."""
+STRETCH = 1.0 + 1e-10
+"""A step that would end this close to the end is stretched to it."""
+HABITS = (
+    *(_ITERATIONS, _ENOUGH, _LEAST, _DIVERGES, _SLOW, _MISTRUST, _OLD, _SAFETY, _GROWTH, _SHRINK),
+    *(_LONGER, _SHORTER, _CAREFUL, _SAME, _FAR, _ANEW, STRETCH),
+)
+"""All of these, for the kernels."""
 
 
 class System(NamedTuple):
@@ -61,6 +71,14 @@ class System(NamedTuple):
 
     invert: Callable[[np.ndarray], np.ndarray] | None = None
     """``v -> M⁻¹ v``, for the slope at the start."""
+    size: int = 0
+    """Components."""
+    weights: Any = None
+    """``M``, sparse."""
+    loop: Callable[[int], None] | None = None
+    """Evaluates ``f`` for the kernels (:mod:`probode.engines.two_pole.machine`)."""
+    xp: Any = np
+    """Whose arrays the long vectors are: NumPy's, or JAX's, wherever its device is."""
 
     def slope(self, t: float, y: np.ndarray) -> np.ndarray:
         """``y' = M⁻¹ f(t, y)``."""
@@ -79,6 +97,11 @@ class Matrix(NamedTuple):
     solve: Solve
     h: float
     gamma: float
+
+    @property
+    def iteration(self) -> Any:
+        """One of Newton's method as a whole, where there is more to it than solving twice."""
+        return getattr(self.solve, "iteration", None)
 
 
 class Counts(NamedTuple):
@@ -140,8 +163,15 @@ class Standing(NamedTuple):
         return self._replace(counts=self.counts._replace(**counts))
 
 
-Weights = Callable[[np.ndarray], np.ndarray]
-"""From the size of the solution to what makes one of the tolerance: ``1 / (atol + rtol |y|)``."""
+class Weights(NamedTuple):
+    """What makes one of the tolerance: ``1 / (atol + rtol |y|)``."""
+
+    atol: Any
+    rtol: Any
+
+    def __call__(self, size: Any) -> Any:
+        """Of a solution of this size."""
+        return 1.0 / (self.atol + self.rtol * size)
 
 
 def attempt(
@@ -153,10 +183,9 @@ def attempt(
     """
     now = now.scaled(t - now.t)
     gain, x, h = gains(now.order), now.x, now.h
-    predicted = gain.predict[:2] @ x
-    weight = weights(np.maximum(np.abs(x[0]), np.abs(predicted[0])))
-    if now.order < system.highest:
-        weight *= _CAREFUL
+    careful = _CAREFUL if now.order < system.highest else 1.0
+    foresee = over(system.xp, vectors.predicted)
+    predicted, weight = foresee(gain.predict, x, *weights, careful)
     try:
         now = _ready(system, gain, now, t, predicted[0])
     except Singular:
@@ -166,13 +195,12 @@ def attempt(
     if judged and err > 1.0:
         stale = now.age > 0 and err > _FAR
         factor = max(_SHRINK, _SAFETY * err ** (-1.0 / (gain.order + 1)))
-        return _failed(now, factor, resolved=True, stale=stale)
+        return _failed(now, factor, resolved=solved.finite, stale=stale)
     if not done:
         if now.age > 0:  # a new Jacobian first
             return now._replace(jacobian=None, matrix=None, resolved=solved.finite)
         return _failed(now, 0.5 if solved.iterations else 0.25, resolved=solved.finite)
-    following = gain.predict @ x
-    following -= gain.both @ solved.sums
+    following = over(system.xp, vectors.corrected)(gain.predict, x, gain.both, solved.sums)
     slow = solved.iterations > 1 and now.rate > _SLOW
     accepted = now._replace(
         t=t,
@@ -216,12 +244,14 @@ def _newton(
 ) -> tuple[Standing, _Solved]:
     """Corrections from the prediction ``x_0, x_1`` on, and the rate at which they shrink."""
     assert now.matrix is not None
-    solve, mass, h, both = now.matrix.solve, system.mass, now.h, gain.both[:2]
+    iteration = now.matrix.iteration or partial(_iteration, system, now.matrix.solve)
+    h, both = now.h, gain.both[:2]
     rate, error, before, done, finite, first = now.rate, np.inf, 0.0, False, True, at[0]
-    sums = None
+    sums = system.xp.zeros_like(at)
     for k in range(_ITERATIONS):
-        u = solve(system.residual(t, at[0], at[1], h))
-        length = gain.error * _norm(u, weight)
+        longest = 1.0 if k == 0 and judged else _DIVERGES * before if before > 0.0 else np.inf
+        u, v, length = iteration(t, at, h, weight, longest / gain.error)
+        length *= gain.error
         finite = math.isfinite(length)
         if not finite:
             break
@@ -234,13 +264,11 @@ def _newton(
             rate = max(length / before, 0.1 * rate) if before > 0.0 else 0.0
             if rate > _DIVERGES:
                 break
-        moved = np.empty((2, len(u)))
-        moved[0], moved[1] = solve(u if mass is None else mass(u)), u
-        finite = math.isfinite(moved[0].sum())  # an iterative solver may give up
+        assert v is not None
+        finite = math.isfinite(v.sum())  # an iterative solver may give up
         if not finite:
             break
-        sums = moved if sums is None else sums + moved
-        at = at - both @ moved
+        sums, at = over(system.xp, vectors.moved)(sums, at, both, v, u)
         before = length
         done = length * min(1.0, rate) < _ENOUGH * min(1.0, max(error, _LEAST))
         if done:
@@ -251,13 +279,22 @@ def _newton(
         attempted=counts.attempted + 1, f=counts.f + k + 1, solves=counts.solves + 2 * k + 1 + done
     )
     now = now._replace(rate=rate, counts=counts)
-    return now, _Solved(done, error, at if sums is None else sums, first, k, finite)
+    return now, _Solved(done, error, sums, first, k, finite)
 
 
-def _norm(u: np.ndarray, weight: np.ndarray) -> float:
-    """Root mean square, in units of the tolerance."""
-    parts = u * weight
-    return math.sqrt(np.dot(parts, parts) / parts.size)
+def _iteration(
+    system: System, solve: Solve, t: float, at: Any, h: float, weight: Any, longest: float
+) -> tuple[Any, Any, float]:
+    """``u = W z``, ``v = W u`` and the length of ``u``; no ``v`` where that is too long."""
+    u = solve(system.residual(t, at[0], at[1], h))
+    length = _norm(system.xp, u, weight)
+    if not length <= longest:
+        return u, None, length
+    return u, solve(u if system.mass is None else system.mass(u)), length
+
+
+def _norm(xp: Any, u: Any, weight: Any) -> float:
+    return float(over(xp, vectors.norm)(u, weight))
 
 
 def _ready(system: System, gain: Gains, now: Standing, t: float, y: np.ndarray) -> Standing:
@@ -292,12 +329,12 @@ def _raised(
     factor, raised = _factor(max(now.recent), q), False
     if q < system.highest and now.earlier is not None:
         assert now.correction is not None
-        change = _norm(now.correction - now.earlier, weight) / (q + 1)
+        change = _norm(system.xp, now.correction - now.earlier, weight) / (q + 1)
         above = _factor(gains(q + 1).error * change, q + 1)
         factor, raised = max(factor, above), above >= factor
     factor = float(np.clip(factor, _SHRINK, _GROWTH))
     if raised:
-        now = _with_one_more(now, highest)
+        now = _with_one_more(system.xp, now, highest)
     elif _SHORTER <= factor <= _LONGER:
         return now
     return now._replace(following=now.h * factor, held=0, recent=(), earlier=None)
@@ -307,13 +344,14 @@ def _at_top(system: System, now: Standing, highest: np.ndarray) -> Standing:
     """With the order of the next step where its length is given: raised as soon as may be."""
     if now.order == system.highest or now.held < now.order:
         return now
-    return _with_one_more(now, highest)._replace(held=0)
+    return _with_one_more(system.xp, now, highest)._replace(held=0)
 
 
-def _with_one_more(now: Standing, before: np.ndarray) -> Standing:
+def _with_one_more(xp: Any, now: Standing, before: np.ndarray) -> Standing:
     """Of the next order: ``x_(q+1) = Δx_q / (q+1)``, with ``Δ`` the change over the last step."""
     q = now.order
-    return now._replace(x=np.concatenate([now.x, (now.x[q] - before)[None] / (q + 1)]))
+    following = (now.x[q] - before)[None] / (q + 1)
+    return now._replace(x=xp.concatenate([now.x, following]))
 
 
 def _factor(error: float, q: int) -> float:

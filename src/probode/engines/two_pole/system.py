@@ -6,11 +6,15 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from probode.base.compile import compiled, turn
 from probode.base.later import sparse
-from probode.engines.two_pole.linear import Direct, Krylov, Singular, Sparse
+from probode.engines.native.library import available
+from probode.engines.two_pole.krylov import Krylov
+from probode.engines.two_pole.linear import Direct, Singular, Sparse
+from probode.engines.two_pole.machine import evaluation_in_xla, loop_in_python, loop_in_xla
 from probode.engines.two_pole.step import System
 from probode.programs.colouring import read_pattern
 from probode.programs.field import Field
@@ -53,13 +57,16 @@ class Asked(NamedTuple):
 def system_of(field: Any, t0: float, y0: np.ndarray, order: int, asked: Asked) -> System:
     """The system of a traced field, or of one (with ``function``) that only Python evaluates."""
     d, traced = y0.size, isinstance(field, Field)
-    f = _evaluation(field) if traced else field.function
     if asked.function is not None and d <= _FEW_IN_NUMPY:
         f = asked.function
+    else:
+        f = _evaluation(field) if traced else field.function
     mass = None if asked.mass is None else _sparse_mass(asked.mass, d)
     invert = None if mass is None else _inverse(mass)
     weigh = None if mass is None else mass.__matmul__
-    rest = (order, weigh, invert)
+    compiled = traced and asked.function is not f and available()
+    loop = loop_in_xla(field) if compiled else loop_in_python(f, d)
+    rest = (order, weigh, invert, d, mass, loop)
     if asked.linear == "krylov":
         if not traced:
             raise TypeError(
@@ -67,13 +74,17 @@ def system_of(field: Any, t0: float, y0: np.ndarray, order: int, asked: Asked) -
                 "`jac_sparsity`, or write it with operations that JAX knows."
             )
         linear = Krylov(field, asked.preconditioner, mass)
-        return System(f, lambda t, y: (t, y), linear, *rest)
+        weighed = None if mass is None else linear.weighed
+        sizes = (order, weighed, linear.invert(invert), d, mass, None, jnp)
+        return System(linear.f, lambda t, y: (t, y), linear, *sizes)
     jacobian = _jacobian(field, f, t0, y0, asked)
     return System(f, jacobian, Direct(d, mass), *rest)
 
 
 def _evaluation(field: Field) -> Callable[[float, np.ndarray], np.ndarray]:
     """``f(t, y)``, compiled for large arrays, with as little as possible around it."""
+    if available():
+        return evaluation_in_xla(field)
     call = _value()
 
     def f(t: float, y: np.ndarray) -> np.ndarray:

@@ -80,5 +80,22 @@ inline void solve_band_of(long n, int below, int above, const double* upper, con
   solve(n, below, above, upper, lower, exchanged, x);
 }
 
+// The same where no row was exchanged: U is as narrow as the matrix was.
+inline void solve_plain_band(long n, int below, int above, const double* upper, const double* lower, double* x) {
+  const int w = below + above + 1;
+  for (long k = 0; k < n; ++k) {
+    const double value = x[k];
+    const int others = static_cast<int>(std::min<long>(below, n - 1 - k));
+    for (int i = 0; i < others; ++i) x[k + 1 + i] -= lower[k * below + i] * value;
+  }
+  for (long k = n - 1; k >= 0; --k) {
+    const double* row = upper + k * w;
+    const int others = static_cast<int>(std::min<long>(above, n - 1 - k));
+    double value = x[k] * row[0];
+    for (int j = others; j > 0; --j) value -= row[j] * x[k + j];
+    x[k] = value;
+  }
+}
+
 }  // namespace PROBODE_ISA
 }  // namespace probode

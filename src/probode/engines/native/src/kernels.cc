@@ -15,6 +15,8 @@
 namespace probode {
 namespace PROBODE_ISA {
 
+Machine* new_two_pole(const double* numbers, const double* atol, const double* rtol, const double* x);  // two_pole.cc
+
 namespace {
 
 bool open_chunk(const double* settings, double* state, double* rows) {
@@ -113,7 +115,7 @@ extern const Kernels kernels;
 const Kernels kernels = {open_chunk,       advance_step,  run_chunk,        run_at_times,
                          run_to_posterior, gaussian,      evaluate_once,    transport_errors,
                          smooth_chunk,     interpolate_all, solve_members, factorise_band,
-                         solve_band_of};
+                         solve_band_of,    new_two_pole};
 
 }  // namespace PROBODE_ISA
 }  // namespace probode

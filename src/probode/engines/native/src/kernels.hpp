@@ -12,6 +12,38 @@ struct TapeData {
   long given;
 };
 
+// Steps that go on by themselves until f is wanted, or something that only Python has: see two_pole.hpp.
+enum Exit { kExitChunk, kExitJacobian, kExitFactors, kExitSave };
+enum Ending { kRunning = 1, kSuccess = 0, kTooSmall = -1, kNotFinite = -2 };  // as in base/status.py
+
+struct Asking {
+  virtual ~Asking() = default;
+  // With f where it was wanted: whether it is wanted again, and where.
+  virtual bool advance(const double* f, double* t, double* y) = 0;
+};
+
+struct Machine : Asking {
+  virtual Machine* copy() const = 0;
+  // Its error is to be carried along; if it is watched, to be kept at these times alone.
+  virtual void carry(const double* scheme, const double* times, long count, bool watched) = 0;
+  virtual void weigh(const double* entries, const int32_t* columns, const int32_t* ends) = 0;
+  // So many attempts and (if any are to be kept) accepted steps; leave after the step that has passed the time `save`.
+  virtual void plan(long attempts, long wanted, double* rows, double* scalars, double save) = 0;
+  virtual void finish() = 0;
+  // The Jacobian that was asked for: kept elsewhere, or in a band. Then it is given in compressed columns, its rows and
+  // columns to be taken in an order (if there is one); with colours, `entries` are products, a vector for each colour.
+  virtual void band(int below, int above, const int32_t* order, const int32_t* ends, const int32_t* rows,
+                    const double* entries, const int32_t* colours) = 0;
+  virtual void took_jacobian() = 0;
+  virtual void sparse_factors(const double* lower, const int32_t* lower_rows, const int32_t* lower_ends,
+                              const double* upper, const int32_t* upper_rows, const int32_t* upper_ends,
+                              const int32_t* rows, const int32_t* columns, bool inverse) = 0;
+  virtual void full_factors(const double* both, const int32_t* exchanged) = 0;
+  virtual void singular() = 0;
+  virtual void scalars(double* out) const = 0;
+  virtual void vector(int which, long k, double* out) const = 0;
+};
+
 // Members of one problem of first order, and where their results go: see members.hpp. Arrays have a row for each.
 struct MembersData {
   const double* settings;  // those of any of them: the end and the tolerances are taken from what follows
@@ -59,6 +91,7 @@ struct Kernels {
   long (*factorise_band)(long n, int below, int above, double* upper, double* lower, int* exchanged);
   void (*solve_band)(long n, int below, int above, const double* upper, const double* lower, const int* exchanged,
                      double* x);
+  Machine* (*two_pole)(const double* numbers, const double* atol, const double* rtol, const double* x);
 };
 
 namespace baseline { extern const Kernels kernels; }

@@ -146,9 +146,39 @@ ffi::Error Gaussian(Vector covariance, Vector z, VectorResult out) {
   return ffi::Error::Success();
 }
 
+// A machine (its address in `machine`) with f where it was wanted: where it is wanted next, and whether it is.
+ffi::Error Wanted(ffi::Buffer<ffi::S64> machine, Vector f, Vector y, VectorResult t_out, VectorResult y_out,
+                  FlagResult go) {
+  auto* steps = reinterpret_cast<Asking*>(machine.typed_data()[0]);
+  go->typed_data()[0] = steps->advance(f.typed_data(), t_out->typed_data(), in_place(y, y_out));
+  return ffi::Error::Success();
+}
+
+// A function that is evaluated once.
+struct Evaluation : Asking {
+  Evaluation(double t, const double* y, double* out, long d) : t(t), y(y), out(out), d(d) {}
+  double t;
+  const double* y;
+  double* out;
+  long d;
+  bool asked = false;
+  bool advance(const double* f, double* time, double* place) override {
+    if (asked) {
+      std::memcpy(out, f, sizeof(double) * d);
+    } else {
+      *time = t;
+      std::memcpy(place, y, sizeof(double) * d);
+    }
+    return asked = !asked;
+  }
+};
+
 }  // namespace
 }  // namespace probode
 
+XLA_FFI_DEFINE_HANDLER_SYMBOL(probode_xla_wanted, probode::Wanted,
+                              ffi::Ffi::Bind().Arg<ffi::Buffer<ffi::S64>>().Arg<Vector>().Arg<Vector>().Ret<Vector>()
+                                  .Ret<Vector>().Ret<ffi::Buffer<ffi::PRED>>());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(probode_xla_open, probode::Open,
                               ffi::Ffi::Bind().Arg<Vector>().Arg<Vector>().Ret<Vector>().Ret<Vector>()
                                   .Ret<ffi::Buffer<ffi::PRED>>());
@@ -242,6 +272,68 @@ long probode_factorise_band(long n, int below, int above, double* upper, double*
 void probode_solve_band(long n, int below, int above, const double* upper, const double* lower, const int* exchanged,
                         double* x) {
   probode::kernels().solve_band(n, below, above, upper, lower, exchanged, x);
+}
+
+
+// ---- machines, by their address
+
+probode::Machine* probode_two_pole(const double* numbers, const double* atol, const double* rtol, const double* x) {
+  return probode::kernels().two_pole(numbers, atol, rtol, x);
+}
+
+probode::Asking* probode_evaluation(double t, const double* y, double* out, long d) {
+  return new probode::Evaluation(t, y, out, d);
+}
+
+probode::Machine* probode_machine_copy(const probode::Machine* machine) { return machine->copy(); }
+
+void probode_machine_free(probode::Asking* machine) { delete machine; }
+
+int probode_machine_advance(probode::Asking* machine, const double* f, double* t, double* y) {
+  return machine->advance(f, t, y);
+}
+
+void probode_machine_carry(probode::Machine* machine, const double* scheme, const double* times, long count,
+                           int watched) {
+  machine->carry(scheme, times, count, watched != 0);
+}
+
+void probode_machine_weigh(probode::Machine* machine, const double* entries, const int32_t* columns,
+                           const int32_t* ends) {
+  machine->weigh(entries, columns, ends);
+}
+
+void probode_machine_plan(probode::Machine* machine, long attempts, long wanted, double* rows, double* scalars,
+                          double save) {
+  machine->plan(attempts, wanted, rows, scalars, save);
+}
+
+void probode_machine_finish(probode::Machine* machine) { machine->finish(); }
+
+void probode_machine_band(probode::Machine* machine, int below, int above, const int32_t* order, const int32_t* ends,
+                          const int32_t* rows, const double* entries, const int32_t* colours) {
+  machine->band(below, above, order, ends, rows, entries, colours);
+}
+
+void probode_machine_took_jacobian(probode::Machine* machine) { machine->took_jacobian(); }
+
+void probode_machine_sparse_factors(probode::Machine* machine, const double* lower, const int32_t* lower_rows,
+                                    const int32_t* lower_ends, const double* upper, const int32_t* upper_rows,
+                                    const int32_t* upper_ends, const int32_t* rows, const int32_t* columns,
+                                    int inverse) {
+  machine->sparse_factors(lower, lower_rows, lower_ends, upper, upper_rows, upper_ends, rows, columns, inverse != 0);
+}
+
+void probode_machine_full_factors(probode::Machine* machine, const double* both, const int32_t* exchanged) {
+  machine->full_factors(both, exchanged);
+}
+
+void probode_machine_singular(probode::Machine* machine) { machine->singular(); }
+
+void probode_machine_scalars(const probode::Machine* machine, double* out) { machine->scalars(out); }
+
+void probode_machine_vector(const probode::Machine* machine, int which, long k, double* out) {
+  machine->vector(which, k, out);
 }
 
 }

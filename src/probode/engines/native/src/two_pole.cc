@@ -1,0 +1,12 @@
+// Compiled once per instruction set, as kernels.cc is, with all optimisations: passes over long vectors.
+#include "two_pole.hpp"
+
+namespace probode {
+namespace PROBODE_ISA {
+
+Machine* new_two_pole(const double* numbers, const double* atol, const double* rtol, const double* x) {
+  return new TwoPole(numbers, atol, rtol, x);
+}
+
+}  // namespace PROBODE_ISA
+}  // namespace probode
