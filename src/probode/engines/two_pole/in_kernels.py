@@ -58,9 +58,7 @@ class Waiting(NamedTuple):
 
 
 def takes(given: Given) -> bool:
-    """Whether the kernels take the steps: all but given ones, those over switches, and those from
-    a start with an error.
-    """
+    """Whether the kernels take the steps: not given ones, over switches, from an inexact start."""
     control, follower = given.inputs.control, given.large.follower
     if follower is not None and np.any(follower.begins):
         return False
