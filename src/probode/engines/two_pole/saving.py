@@ -105,7 +105,8 @@ class _Saved:
             if ends is None:
                 ends = both()
                 length = float(ends.t[1] - ends.t[0])
-                polynomial = coefficients(*np.asarray(ends.mean), length)
+                left, right = np.asarray(ends.mean)
+                polynomial = coefficients(left, right, length)
             self._rows.append(self._between(ends, polynomial, length, time))
 
     def _between(self, ends: Rows, polynomial: np.ndarray, h: float, time: float) -> Rows:
