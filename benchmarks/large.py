@@ -1,7 +1,7 @@
 """Large stiff problems: work and precision against other codes, error bars, memory.
 
     python -m benchmarks.large [--quick] [--out out] [--problems heat burgers] [--sizes 1000 10000]
-                               [--solvers ...] [--rtol ...] [--repeats 3] [--limit 120]
+                               [--solvers ...] [--rtol ...] [--repeats 3] [--limit 120] [--cpu]
     python -m benchmarks.large --bars [--reserve] [--quick] [--problems ...] [--orders 3 4 5]
                                [--rtol ...]
     python -m benchmarks.large --memory [--quick]
@@ -169,9 +169,9 @@ def at_error(points: list[dict[str, Any]], target: float, key: str = "seconds") 
     return float(np.exp(np.interp(np.log(target), errors, values)))
 
 
-def summary(points: list[dict[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
-    """Times at equal errors, and what error bars cost."""
-    lines = ["\n## Seconds at equal errors\n"]
+def summary(points: list[dict[str, Any]], key: str = "seconds") -> tuple[str, list[dict[str, Any]]]:
+    """Times at equal errors (or processor times), and what error bars cost."""
+    lines = [f"\n## {'Processor seconds' if key == 'cpu' else 'Seconds'} at equal errors\n"]
     solvers = [name for name in BUILDERS if any(one["solver"] == name for one in points)]
     lines += [
         "| problem | d | error | " + " | ".join(solvers) + " | ours / BDF | ours / CVODE |",
@@ -180,7 +180,7 @@ def summary(points: list[dict[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
     rows: list[dict[str, Any]] = []
     for (name, d), target in itertools.product(_cases(points), EQUAL):
         mine = [one for one in points if (one["problem"], one["d"]) == (name, d)]
-        times = {s: at_error([p for p in mine if p["solver"] == s], target) for s in solvers}
+        times = {s: at_error([p for p in mine if p["solver"] == s], target, key) for s in solvers}
         if not any(np.isfinite(t) for t in times.values()):
             continue
         ours = _best(times, (OURS,), bars=True)
@@ -194,7 +194,7 @@ def summary(points: list[dict[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
         "\nOurs is with error bars; of several ways to solve the systems the fastest, "
         "for ours and for CVODE (for mass matrices: IDA).\n"
     )
-    return "\n".join(lines + _cost_of_bars(points)), rows
+    return "\n".join(lines + _cost_of_bars(points, key)), rows
 
 
 def _best(times: dict[str, float], kinds: tuple[str, ...], bars: bool = False) -> float:
@@ -211,13 +211,13 @@ def _cases(points: list[dict[str, Any]]) -> list[tuple[str, int]]:
     return list(dict.fromkeys((one["problem"], one["d"]) for one in points))
 
 
-def _cost_of_bars(points: list[dict[str, Any]]) -> list[str]:
+def _cost_of_bars(points: list[dict[str, Any]], key: str) -> list[str]:
     lines = [
         "## Cost of error bars\n",
         "| problem | d | solver | time, % more (smallest to largest over tolerances) |",
         "|" + "---|" * 4,
     ]
-    found = {(p["problem"], p["d"], p["solver"], p["rtol"]): p["seconds"] for p in points}
+    found = {(p["problem"], p["d"], p["solver"], p["rtol"]): p[key] for p in points}
     costs: dict[tuple[str, int, str], list[float]] = {}
     for (name, d, solver, rtol), seconds in found.items():
         plain = found.get((name, d, solver + WITHOUT, rtol))
@@ -252,6 +252,7 @@ def _arguments() -> Any:
     parser.add_argument("--orders", nargs="*", type=int, default=None, help="of --bars")
     parser.add_argument("--rtol", nargs="*", type=float, default=None)
     parser.add_argument("--repeats", type=int, default=None)
+    parser.add_argument("--cpu", action="store_true", help="compare processor times")
     parser.add_argument("--limit", type=float, default=120.0, help="seconds of a solve")
     options = parser.parse_args()
     if options.solvers == ["all"]:
@@ -283,7 +284,7 @@ def main() -> None:
         for asked in options.sizes or sizes.get(name, (1000,)):
             points += sweep(large_problems.get(name, asked), asked, options)
             jax.clear_caches()
-            words, equal = summary(points)
+            words, equal = summary(points, "cpu" if options.cpu else "seconds")
             _write(options.out, points, equal)
     print(words)
 

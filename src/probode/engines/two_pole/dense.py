@@ -46,6 +46,11 @@ def value(polynomial: np.ndarray, tau: float, h: float, k: int) -> np.ndarray:
     return found / h**k
 
 
+def last_term(polynomial: np.ndarray, tau: float) -> np.ndarray:
+    """The size of ``b (-τ)^(q+1) (1 + τ)``."""
+    return np.abs(polynomial[-1] * (-tau) ** (len(polynomial) - 2) * (1.0 + tau))
+
+
 def unsure(method: Method, rows: Rows, right: Any, t: Any) -> np.ndarray:
     """How far the curve may be off between two nodes and not at them, ``(T, d)``: its last term."""
     nodes, means = np.asarray(rows.t), np.asarray(rows.mean)
@@ -56,9 +61,7 @@ def unsure(method: Method, rows: Rows, right: Any, t: Any) -> np.ndarray:
         h = float(nodes[end] - nodes[end - 1]) or 1.0
         tau = float(time - nodes[end]) / h
         if -1.0 < tau < 0.0:
-            polynomial = coefficients(means[end - 1], means[end], h)
-            power = len(polynomial) - 2
-            found[j] = np.abs(polynomial[-1] * (-tau) ** power * (1.0 + tau))
+            found[j] = last_term(coefficients(means[end - 1], means[end], h), tau)
     return found
 
 

@@ -12,7 +12,7 @@ from probode.engines.kept import pack_rows
 from probode.engines.monitor import Monitor, drive
 from probode.engines.protocol import FIRST_ATTEMPTS, Carry, Given
 from probode.engines.two_pole import in_kernels
-from probode.engines.two_pole.dense import interpolate, unsure
+from probode.engines.two_pole.dense import coefficients, last_term, value
 from probode.engines.two_pole.engine import TWO_POLE, Form, advance, row_of, solve_of
 from probode.engines.two_pole.machine import SAVE
 from probode.filter.loop import Rows
@@ -102,16 +102,21 @@ class _Saved:
                 self._rows.append(end())
                 self.unsure.append(np.zeros(self._method.structure.d))
                 continue
-            ends = both() if ends is None else ends
-            self._rows.append(self._between(ends, time))
+            if ends is None:
+                ends = both()
+                length = float(ends.t[1] - ends.t[0])
+                left, right = np.asarray(ends.mean)
+                polynomial = coefficients(left, right, length)
+            self._rows.append(self._between(ends, polynomial, length, time))
 
-    def _between(self, ends: Rows, time: float) -> Rows:
-        right, at, n = np.array([1]), np.array([time]), self._method.structure.n
-        states = [interpolate(self._method, ends, None, right, at, k)[0][0] for k in range(n)]
-        self.unsure.append(unsure(self._method, ends, right, at)[0])
-        row: Any = jax.tree.map(lambda x: x[1], ends)
-        factor = unpack(row.factor)
-        return Rows(np.asarray(time), row.h, row.scale, np.stack(states), factor)  # type: ignore[arg-type]
+    def _between(self, ends: Rows, polynomial: np.ndarray, h: float, time: float) -> Rows:
+        """Inside of a step, on which the solution is this polynomial."""
+        tau, n = (time - float(ends.t[1])) / h, self._method.structure.n
+        states = np.stack([value(polynomial, tau, h, k) for k in range(n)])
+        self.unsure.append(last_term(polynomial, tau))
+        right: Any = jax.tree.map(lambda x: x[1], ends)
+        factor = unpack(right.factor)
+        return Rows(np.asarray(time), right.h, right.scale, states, factor)  # type: ignore[arg-type]
 
     def rows(self, none: Rows) -> Rows:
         """All of them."""
