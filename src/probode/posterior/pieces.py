@@ -152,13 +152,20 @@ class PiecewisePosterior(PieceViews):
         return found.reshape(n, *np.shape(t), *self.shape)
 
     def drawn(self, n: int, seed: Any, times: Any, k: int) -> list[np.ndarray]:
-        """Such samples of each piece: at its steps, or at the ``times`` that are given for it."""
+        """Such samples of each piece: at its steps, or at the ``times`` that are given for it.
+
+        Between times that are too close to each other rounding adds up, from one piece to the one
+        before it. So no more than a few are drawn in a step. What others differ from the mean by is
+        interpolated: between so many, a path of the prior is as smooth as a polynomial.
+        """
         key = jax.random.key(seed) if isinstance(seed, int | np.integer) else seed
         found: list[Any] = []
         after: np.ndarray | None = None
         for i in reversed(range(len(self.pieces))):
             piece, key = self.pieces[i], jax.random.fold_in(key, i)
-            own = None if times is None else np.append(times[i], piece.t[0])
+            asked = None if times is None else np.asarray(times[i], float)
+            few = None if asked is None else _few_in_a_step(np.asarray(piece.t), asked)
+            own = None if few is None else np.append(few, piece.t[0])
             end = None
             if after is not None and np.any(after):
                 key, subkey = jax.random.split(key)
@@ -166,7 +173,13 @@ class PiecewisePosterior(PieceViews):
                 plain: Any = replace(piece, calibration=None).state(piece.t[-1:])
                 end = deviations_before(self.jacobians[i], plain.cov[0], after, noise)
             rows, after = piece.sample_given_end(n, key, own, k, end)
-            found.append(rows if own is None else rows[:, :-1])
+            if asked is not None and few is not None:
+                rows = rows[:, :-1]
+                if few is not asked:
+                    off = rows - np.asarray(piece.derivative(few, k).mean)
+                    between = _interpolated(np.asarray(piece.t), few, off, asked)
+                    rows = between + np.asarray(piece.derivative(asked, k).mean)
+            found.append(rows)
         return found[::-1]
 
     def diagnose(self) -> Diagnosis:
@@ -340,6 +353,43 @@ def _filled(column: np.ndarray, axis: int, rows: int) -> np.ndarray:
     missing = [(0, 0)] * column.ndim
     missing[axis] = (0, rows - column.shape[axis])
     return np.pad(column, missing)
+
+
+_IN_A_STEP = 12
+"""Times in a step at which samples are drawn; what lies between is interpolated."""
+
+
+def _few_in_a_step(nodes: np.ndarray, times: np.ndarray) -> np.ndarray:
+    """``times``, if few of them are in each step; else the nodes, and a few in each step."""
+    sign = -1.0 if nodes[-1] < nodes[0] else 1.0
+    step = np.searchsorted(sign * nodes, sign * times)
+    if len(times) == 0 or np.max(np.bincount(step)) <= _IN_A_STEP:
+        return times
+    parts = np.arange(_IN_A_STEP + 1) / (_IN_A_STEP + 1)
+    inside = nodes[:-1, None] + np.diff(nodes)[:, None] * parts
+    return np.append(inside[np.abs(np.diff(nodes)) > 1e3 * np.spacing(np.abs(nodes[1:]))], nodes)
+
+
+def _interpolated(nodes: np.ndarray, at: np.ndarray, rows: np.ndarray, t: np.ndarray) -> np.ndarray:
+    """Rows ``(n, len(at), ...)`` at other times, by cubic splines within each step."""
+    from scipy.interpolate import CubicSpline
+
+    sign = -1.0 if nodes[-1] < nodes[0] else 1.0
+    nodes, at, t = sign * nodes, sign * at, sign * t
+    order = np.argsort(at, kind="stable")
+    at, rows = at[order], rows[:, order]
+    step = np.clip(np.searchsorted(nodes, t) - 1, 0, len(nodes) - 2)
+    found = np.empty((len(rows), len(t), *rows.shape[2:]))
+    for i in np.unique(step):
+        low, high = nodes[i], nodes[i + 1]
+        x, first = np.unique(at[(at >= low) & (at <= high)], return_index=True)
+        values = rows[:, np.flatnonzero((at >= low) & (at <= high))[first]]
+        mine = step == i
+        if len(x) > 3:
+            found[:, mine] = CubicSpline(x, values, axis=1)(t[mine])
+        else:  # across a switch
+            found[:, mine] = values[:, np.argmin(np.abs(x[:, None] - t[mine]), axis=0)]
+    return found
 
 
 def holds(structure: Any, matrix: np.ndarray) -> bool:
