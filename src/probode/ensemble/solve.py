@@ -9,6 +9,7 @@ import numpy as np
 
 from probode.base.errors import check_choice
 from probode.base.said import logger
+from probode.base.waiting import doing
 from probode.ensemble.chunks import chunk_size, chunks_of, run_here
 from probode.ensemble.cluster import check_client, run_on_cluster, threads_of
 from probode.ensemble.collected import Collected, check_memory
@@ -103,6 +104,7 @@ def solve_ensemble(
 ) -> Reduced: ...
 
 
+@doing("reading the problem")
 def solve_ensemble(
     fun: Callable[..., Any],
     t_span: Any,
@@ -340,7 +342,7 @@ def run(
         sink = open_store(store, resume, family, settings, marks, size)
         chunks = sink.missing()
     done = family.count - sum(stop - start for start, stop in chunks)
-    with members_bar(progress, family.count, done) as update:
+    with members_bar(progress, family.count, done, settings.engine) as update:
         if client is None:
             run_here(vector_field, family, settings, chunks, where, sink, update)
         else:

@@ -11,6 +11,13 @@ from probode.posterior.posterior import Posterior, component_names, one_solve
 Reference = Callable[[float], Any]
 
 MOST_LINES = 200
+BAND = 1.959963984540054
+"""Half width of the central 95 % of a Gaussian, in standard deviations."""
+_BESIDE = 0.5
+"""Part of the solution's range by which bands may widen the axis, up and down."""
+_USUALLY, STILL_SEEN, OUT_OF_SIGHT = 0.95, 3.0, 1e3
+"""Of a solve that ended too early: what holds for this part of the time, and in units of its size
+then what is still drawn, and what is so large that the rest would be a line."""
 _TIMES = 500
 _GROWTH = 1e6
 """If the steps grow by this factor, and hardly ever shrink, the time axis is logarithmic."""
@@ -157,3 +164,22 @@ def steps_grow(nodes: np.ndarray) -> bool:
         return False
     largest = np.maximum.accumulate(steps)
     return bool(largest[-1] > _GROWTH * steps[0] and np.all(steps > 0.1 * largest))
+
+
+def within_reach(mean: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """Edges of bands, not farther from all means than a part of their range."""
+    edges, mean = edges[np.isfinite(edges)], mean[np.isfinite(mean)]
+    extent = np.ptp(mean) if mean.size else 0.0
+    if extent == 0.0:  # nothing but the band to see
+        return edges
+    return np.clip(edges, mean.min() - _BESIDE * extent, mean.max() + _BESIDE * extent)
+
+
+def usual_size(t: np.ndarray, values: np.ndarray) -> float | None:
+    """How large values are most of the time, if they grow out of sight at some time."""
+    sizes, evenly = np.max(np.abs(values), axis=1), np.linspace(0.0, 1.0, 200)
+    if t.size < 2 or t[-1] == t[0]:
+        return None
+    share = (t - t[0]) / (t[-1] - t[0])
+    usual = float(np.quantile(np.interp(evenly, share, sizes), _USUALLY))
+    return usual if OUT_OF_SIGHT * usual < np.max(sizes) else None

@@ -11,6 +11,7 @@ import numpy as np
 from probode.base.compile import compiler_options
 from probode.base.jax_inside import LESS_OPTIMISATION, known_options, pallas
 from probode.base.limits import cores
+from probode.base.on_disk import KeptProgram
 from probode.base.precision import double_precision
 from probode.engines.lanes import blocks, saving
 from probode.engines.lanes.problem import Problem, Task
@@ -159,7 +160,7 @@ def solve_lanes(
     """
     device = device or jax.devices()[0]
     with double_precision(), one_blas_thread(), jax.default_device(device):
-        problem = Problem.of(vector_field, members, solver, control, smooth, jac)
+        problem = Problem.of(vector_field, members, solver, control, smooth, jac, covariance)
         limit = np.inf if max_steps is None else float(max_steps)
         on_gpu = device.platform == "gpu" and problem.task.recorder is None
         on_gpu = on_gpu and pallas(1) is not None
@@ -177,7 +178,7 @@ def solve_lanes(
         chunks = [slice(i, min(i + capacity, members.count)) for i in starts]
         solved = list(_in_order(one, chunks, workers, on_progress))
         counts, marginals = map(np.concatenate, zip(*solved, strict=True))
-        return problem.results(counts, marginals, covariance)
+        return problem.results(counts, marginals)
 
 
 def _capacity(problem: Problem, on_gpu: bool, workers: int) -> int:
@@ -204,9 +205,9 @@ def _cpu_options() -> dict[str, Any] | None:
 def _compiled_blocks(task: Task) -> Callable[..., Any]:
     if task.recorder is not None:
         save = partial(saving.solve_chunk, task.recorder, task.initialization, task.wanted)
-        return jax.jit(save, compiler_options=_cpu_options())
+        return KeptProgram.of(save, _cpu_options())
     end = partial(blocks.solve_chunk, task.layout, task.given, task.initialization, task.wanted)
-    return jax.jit(lambda *inputs: task.marginals(end(*inputs)), compiler_options=_cpu_options())
+    return KeptProgram.of(lambda *inputs: task.marginals(end(*inputs)), _cpu_options())
 
 
 @lru_cache(maxsize=64)
