@@ -100,7 +100,7 @@ os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"  # bars of tqdm in n
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
 autodoc_preserve_defaults = True
-autodoc_default_options = {"members": True, "inherited-members": False, "show-inheritance": False}
+autodoc_default_options = {"members": True}
 autoclass_content = "class"
 napoleon_google_docstring = False
 napoleon_attr_annotations = False
@@ -130,6 +130,13 @@ html_theme_options = {
 copybutton_exclude = ".linenos, .gp, .go"
 
 
+def keep_colons(app: Any, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
+    """Napoleon would take what stands before a colon for a type: not if the first line is empty."""
+    if what in ("attribute", "data", "property"):
+        lines.insert(0, "")
+
+
 def setup(app: Any) -> None:
-    """Read all pages again when the library has changed."""
+    """Read all pages again when the library has changed; docstrings as they are written."""
     app.add_config_value("library", "", "env")
+    app.connect("autodoc-process-docstring", keep_colons, priority=400)
