@@ -61,9 +61,9 @@ def main() -> None:
         print("| {} | {} | {} |".format(problem.title, *problem.lines))
     inside = np.mean([1 / 3 <= ratio <= 3.0 for ratio in ratios])
     print(
-        f"\nchi²/d in [1/3, 3] for {100 * inside:.0f} % of {len(ratios)} runs (nan: not judged, "
-        f"the true solution has such errors, too); from {min(ratios):.2f} to {max(ratios):.2f}, "
-        f"median {np.median(ratios):.2f}."
+        f"\nchi²/d in [1/3, 3] for {100 * inside:.0f} % of {len(ratios)} runs, from "
+        f"{min(ratios):.2f} to {max(ratios):.2f}, median {np.median(ratios):.2f}. (nan: not "
+        "judged, the true solution has such errors, too.)"
     )
 
 

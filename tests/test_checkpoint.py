@@ -51,6 +51,17 @@ def falls(t, y):
 falls.terminal = 3
 
 
+def ball(t, y):
+    return np.array([y[1], -9.81 - 0.1 * y[1]])
+
+
+def floor(t, y):
+    return y[0]
+
+
+floor.direction, floor.reset = -1, lambda t, y: np.array([0.0, -0.9 * y[1]])
+
+
 @pytest.fixture(autouse=True)
 def _many_chunks(monkeypatch):
     """Saved after each of many chunks."""
@@ -99,6 +110,7 @@ TASKS = {
     "chosen times": (van_der_pol, {"t_eval": [1.0, 5.0, 12.0]}),
     "breakpoint": (van_der_pol, {"breakpoints": [3.0]}),
     "jumps": (van_der_pol, {"jumps": [(2.0, lambda t, y: -y), (4.0, lambda t, y: 0.5 * y)]}),
+    "resets": (ball, {"events": floor, "max_step": 0.005}),
     "global tolerance": (van_der_pol, {"global_rtol": 1e-6, "rtol": 1e-4}),
     "no derivative": (without_derivative, {"rtol": 1e-7}),
 }
@@ -120,7 +132,7 @@ COSTLY = {
 @pytest.mark.parametrize("form", FORMS)
 def test_a_solve_in_pieces_gives_the_numbers_of_one(tmp_path, name, form):
     fun, options = {**TASKS, **COSTLY}[name]
-    span = SPAN[::-1] if name == "backwards" else SPAN
+    span = {"backwards": SPAN[::-1], "resets": (0.0, 3.0)}.get(name, SPAN)
     problem = fun, span, np.array(Y0, complex) if name == "complex" else Y0
     options = {"rtol": 1e-6, **options}
     whole = solve_ivp(*problem, **options)

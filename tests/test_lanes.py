@@ -222,7 +222,7 @@ def test_the_kernel_for_gpus_does_the_same():
         inputs = problem.part(slice(0, 32), 32)
         run = engine._compiled_kernel(problem.task, interpret=True)
         counts, marginals = run(np.inf, 32, *inputs)
-        results = problem.results(np.asarray(counts), np.asarray(marginals), False)
+        results = problem.results(np.asarray(counts), np.asarray(marginals))
     assert np.array_equal(results.steps, expected.steps)
     np.testing.assert_allclose(results.mean, expected.mean, rtol=1e-11)
 

@@ -8,6 +8,9 @@ from typing import Any
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
+from sphinx.util.logging import getLogger
+
+LOGGER = getLogger(__name__)
 
 
 class cards(nodes.General, nodes.Element):
@@ -28,7 +31,10 @@ def fill(app: Sphinx, doctree: nodes.document, page: str) -> None:
     for place in list(doctree.findall(cards)):
         grid = nodes.container(classes=["gallery"])
         for other in place["pages"]:
-            grid += _card(app, page, other)
+            if other in app.env.titles:
+                grid += _card(app, page, other)
+            else:
+                LOGGER.warning("the gallery has no page %s", other, location=page)
         place.replace_self(grid)
 
 

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from probode.ivp.actions import Restart
     from probode.ivp.checkpoint import Checkpoint
     from probode.ivp.front_door import solve_ivp
+    from probode.ivp.periodic import Periodic
+    from probode.ivp.steady import Steady
     from probode.posterior import plotting as plotting
     from probode.posterior.pieces import PiecewisePosterior
 
@@ -67,6 +69,7 @@ __all__ = [
     "PControl",
     "PIControl",
     "Parameter",
+    "Periodic",
     "PiecewisePosterior",
     "Posterior",
     "Prior",
@@ -77,6 +80,7 @@ __all__ = [
     "SparseEK1",
     "Stats",
     "Status",
+    "Steady",
     "Sweep",
     "TaylorStart",
     "Uniform",
@@ -91,6 +95,7 @@ __all__ = [
 ]
 
 _LAZY = ("plotting", "problems", "reductions", "scipy")
+_OF_SOLVE_IVP = ("Checkpoint", "Periodic", "Steady")
 _ENSEMBLE = ("Ensemble", "Shared", "Sweep", "solve_ensemble")
 _INFERENCE = ("Fit", "Parameter", "fit", "log_likelihood")
 
@@ -99,8 +104,8 @@ def __getattr__(name: str) -> Any:
     """What not everybody needs is imported when first used: SciPy's optimisers, matplotlib."""
     if name == "solve_ivp":
         return importlib.import_module("probode.ivp.front_door").solve_ivp
-    if name == "Checkpoint":
-        return importlib.import_module("probode.ivp.checkpoint").Checkpoint
+    if name in _OF_SOLVE_IVP:
+        return getattr(importlib.import_module(f"probode.ivp.{name.lower()}"), name)
     if name == "Restart":
         return importlib.import_module("probode.ivp.actions").Restart
     if name == "PiecewisePosterior":

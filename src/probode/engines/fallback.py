@@ -25,6 +25,7 @@ from probode.base.jax_inside import Unreadable, those
 from probode.base.limits import Limits
 from probode.base.said import first_time, logger
 from probode.base.status import Status
+from probode.engines.kept import padded
 from probode.engines.protocol import Engine, Given, Inputs, Steps
 from probode.filter.loop import Solve
 from probode.filter.restart import NO_RESTARTS, Restarts
@@ -94,6 +95,21 @@ class Fallback(Given):
             return np.asarray(_value(field, t, y)), None
         f, jacobian = _linearised(kind, field, t, y)
         return np.asarray(f), np.asarray(jacobian)
+
+    def value(self, t: float, y: np.ndarray) -> np.ndarray:
+        """``f``."""
+        return np.asarray(_value(self.inputs.field, t, y))
+
+    def full_jacobians(self, t: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """``f`` and all of its Jacobian at many points, whatever the method uses."""
+        field, found = self.inputs.field, []
+        for begin in range(0, len(t), _TOGETHER):
+            some = slice(begin, begin + _TOGETHER)
+            given = (padded(x[some], _TOGETHER) for x in (t, y))  # one shape: one program
+            count = len(t[some])
+            found.append([np.asarray(x)[:count] for x in _full_jacobians(field, *given)])
+        f, jacobians = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        return f, jacobians
 
     def after(self, t: float, y0: np.ndarray) -> "Fallback":
         """The same inputs for a solve that starts anew at ``t``; what it says is said here."""
@@ -242,6 +258,14 @@ def _value(field: Any, t: float, y: np.ndarray) -> Any:
 @compiled()
 def _compiled_value(field: Field, t: Array, y: Array) -> Array:
     return field(t, y)
+
+
+_TOGETHER = 64
+
+
+@compiled()
+def _full_jacobians(field: Field, t: Array, y: Array) -> tuple[Array, Array]:
+    return jax.vmap(field.jacobian)(t, y)
 
 
 @compiled(0)

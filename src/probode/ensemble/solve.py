@@ -342,7 +342,7 @@ def run(
         sink = open_store(store, resume, family, settings, marks, size)
         chunks = sink.missing()
     done = family.count - sum(stop - start for start, stop in chunks)
-    with members_bar(progress, family.count, done) as update:
+    with members_bar(progress, family.count, done, settings.engine) as update:
         if client is None:
             run_here(vector_field, family, settings, chunks, where, sink, update)
         else:

@@ -81,7 +81,12 @@ def opened(checkpoint: Any) -> Iterator[Journal | None]:
 
 
 def identity(
-    engine: Engine, given: Given, fun: Any, args: Sequence[Any], watched: list[Event] | None
+    engine: Engine,
+    given: Given,
+    fun: Any,
+    args: Sequence[Any],
+    watched: list[Event] | None,
+    until: Any,
 ) -> dict[str, str]:
     """All that the steps of a run depend on, by name, as text that is the same in every process.
 
@@ -102,6 +107,7 @@ def identity(
         "breakpoints": digest(*(np.asarray(x) for x in restarts)),
         "uncertainty of the start": digest(*(given.carried or ())),
         "terminal events": digest(*events),
+        "until": "" if until is None else repr(until.aim),
         "engine": engine.name,
     }
 

@@ -28,10 +28,12 @@ from probode.ivp.method import (
     single_state,
     solvers_for,
 )
+from probode.ivp.noticed import with_notice
 from probode.ivp.options import Options, read_tolerances
 from probode.ivp.result import Constant, Embedding, OdeResult, Solution, state_at
 from probode.ivp.run import Carried, Task
-from probode.ivp.target import Target, reach
+from probode.ivp.target import Integrated, Target, reach
+from probode.ivp.until import Pursuit
 from probode.model.equation import Equation, as_equation
 from probode.model.implicit import Implicit
 from probode.model.mass_matrix import MassMatrix
@@ -145,6 +147,10 @@ def solve_ivp(
         What the solution keeps to: ``invariants`` (functions ``g(t, y, *args)`` or ``g(y)`` that
         are zero along it) and ``bounds`` (a pair ``(low, high)``, ``(0, np.inf)`` for ``y >= 0``),
         see ``docs/models.md``.
+        Long times: ``until="steady"`` (or :class:`probode.Steady`) solves until nothing moves any
+        longer, ``until="periodic"`` (or :class:`probode.Periodic`) until the solution repeats
+        itself; ``result.steady`` or ``result.periodic`` is what was found, with error bars, see
+        ``docs/long_runs.md``.
         Long runs: ``checkpoint``, a folder or a file ``name.npz`` (or
         :class:`probode.Checkpoint`), from which the same call goes on after a kill, to the same
         result bit by bit, see ``docs/long_runs.md``.
@@ -169,6 +175,12 @@ def solve_ivp(
         t0, tf = (float(t) for t in t_span)
         times = None if t_eval is None else _evaluation_times(t_eval, t0, tf)
         call = (fun, t_span, y0, method, times, dense_output, events, vectorized, args)
+    if chosen.until is not None:
+        if in_pieces:
+            raise ValueError(
+                "until cannot be combined with jumps, doses and events that act: leave it out."
+            )
+        chosen = chosen._replace(until=Pursuit(chosen.until))
     with opened(chosen.checkpoint) as journal:
         chosen = chosen._replace(checkpoint=journal)
         if in_pieces:
@@ -256,19 +268,26 @@ def solve_piece(
         carried=carried,
         cuts=cuts,
     )
-    integrate = partial(task.integrate, solvers)
     if t0 == tf:
-        point = integrate(control)
+        point = task.integrate(solvers, control)
         values = (t0, tf, start, times, dense_output, events, arguments)
         return _without_integration(*values, point)
     target, report = Target.read(chosen, embedding, control), None
-    if target is None:
-        posterior, path, counts = integrate(control)
-    else:
-        (posterior, path, counts), report = reach(target, control, integrate)
+
+    def solve(task: Task) -> Integrated:
+        nonlocal report
+        integrate = partial(task.integrate, solvers)
+        if target is None:
+            return integrate(control)
+        done, report = reach(target, control, integrate)
+        return done
+
+    posterior, path, counts = with_notice(task, plain, solve)
     if kind is not None:  # a choice of the user's
         say_if_unstable(posterior, plain, embedding, fun)
     result = _result(posterior, path, counts, embedding, times, dense_output, watched, limits)
+    if chosen.until is not None:
+        result = chosen.until.concluded(result, embedding)
     return result if report is None else report.onto(result)
 
 
@@ -466,7 +485,12 @@ def _result(
         y_events=None if found is None else found.y,
         **counts,
         status=status,
-        message=_MESSAGES.get(status, posterior.message if status < 0 else ""),
+        message=" ".join(
+            [
+                _MESSAGES.get(status, posterior.message if status < 0 else ""),
+                *(f"On the way: {note}." for note in posterior.problem.said),
+            ]
+        ),
         success=status >= 0,
         y_std=y_std,
         t_events_std=None if found is None else found.std,

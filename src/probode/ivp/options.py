@@ -48,6 +48,7 @@ class Options(NamedTuple):
     jumps: Any = None
     doses: Any = None
     checkpoint: Any = None
+    until: Any = None
 
     @classmethod
     def read(cls, options: dict[str, Any]) -> "Options":

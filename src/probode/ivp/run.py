@@ -38,6 +38,7 @@ from probode.ivp.method import say_if_costly
 from probode.ivp.options import Options
 from probode.ivp.result import Embedding
 from probode.ivp.target import Integrated
+from probode.ivp.until import Along
 from probode.model.equation import Equation, FirstOrder, check_equation
 from probode.model.implicit import Implicit
 from probode.model.invariant import Constraint
@@ -119,14 +120,20 @@ class Task:
 
     def integrate(self, candidates: list[Candidate], control: Control) -> Integrated:
         """The result of the first candidate that is done within its budget of steps."""
+        given_up: str | None = None
         for solver, budget in candidates:
             began = self.limits.elapsed
             done = self._solve(solver, control, budget)
             if done is None:
+                given_up = f"{solver.name} was given up after {budget} steps"
                 continue
-            if self.limits.left <= self.limits.elapsed - began:  # another takes as long again
+            if self.limits.left > self.limits.elapsed - began:  # another takes as long again
+                done = self._again_where_something_was_missed(done, solver, control, budget)
+            if given_up is None:
                 return done
-            return self._again_where_something_was_missed(done, solver, control, budget)
+            words = f"{given_up}, as stiff problems take them, and {solver.name} took its place"
+            problem = done[0].problem.noted(words)
+            return replace(done[0], problem=problem), *done[1:]
         raise AssertionError("the last candidate has no budget")
 
     def _again_where_something_was_missed(
@@ -250,13 +257,18 @@ class Task:
         shape = (embedding.d,)
         if self.watched is not None and any(np.isfinite(e.terminal) for e in self.watched):
             watch = events.Watch(self.watched, method.equation, embedding.values)
+        if options.until is not None:
+            along = Along.of(way.given, embedding, options, self.t0, self.tf)
+            watch = options.until.watch(along, method.equation, watch)
         bounds = [bound for bound in (options.max_num_steps, budget) if bound is not None]
         monitor = Monitor(self.limits, min(bounds, default=None), callback, shape, watch)
         large, journal = method.jacobian == KIND, options.checkpoint
+        if large and options.until is not None:
+            raise ValueError(_UNTIL_LARGE)
         if journal is not None:
             if large:
                 raise ValueError(_NOT_LARGE)
-            same = (self.fun, self.arguments, self.watched)
+            same = (self.fun, self.arguments, self.watched, options.until)
             monitor = monitor._replace(
                 journal=lambda by, given: journal.begin(identity(by, given, *same), by, given)
             )
@@ -275,7 +287,8 @@ class Task:
             made = replace(made, problem=way.problem, is_complex=embedding.is_complex)
             if self.carried is not None:
                 made = replace(made, begins=self.carried.error)
-            if self.cuts and made.status == Status.EVENT and self.watched is not None:
+            cuts = self.cuts and not large
+            if cuts and made.status == Status.EVENT and self.watched is not None:
                 end = events.end_time(self.watched, made, embedding.values)
                 if end is not None and end != made.t[0]:
                     made = cut(made, end, held)
@@ -286,7 +299,9 @@ class Task:
         if large:
             asked = self.asked(way)
             only = self.times
-            large_system.equip(way.given, way.solver, options.calibration, asked, only)
+            begins = None if self.carried is None else self.carried.error
+            mode = options.calibration
+            large_system.equip(way.given, way.solver, mode, asked, only, begins=begins)
             if only is not None:
                 nodes, final, status = large_system.saved_path(way.given, only, monitor)
                 return finish(nodes.held_to(method, held), final, status, self.limits)
@@ -297,6 +312,7 @@ class Task:
             )
 
 
+_UNTIL_LARGE = "until is not for SparseEK1, which has no dense Jacobian: use EK0 or EK1."
 _NOT_LARGE = (
     "checkpoint is not for SparseEK1, whose factorisations cannot be stored: use EK0 or EK1, or "
     "solve piece by piece."

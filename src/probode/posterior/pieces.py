@@ -262,7 +262,8 @@ class PiecewisePosterior(PieceViews):
 
     def _piece_of(self, times: np.ndarray) -> np.ndarray:
         """The piece that each time belongs to: at a jump the one that it begins."""
-        return np.searchsorted(self.jump_times, times, side="right")
+        sign = -1.0 if self.t[-1] < self.t[0] else 1.0
+        return np.searchsorted(sign * self.jump_times, sign * times, side="right")
 
     def _put_together(self, t: Any, of: Callable[[Posterior, Any], Any]) -> np.ndarray:
         if t is None:

@@ -160,7 +160,7 @@ def solve_lanes(
     """
     device = device or jax.devices()[0]
     with double_precision(), one_blas_thread(), jax.default_device(device):
-        problem = Problem.of(vector_field, members, solver, control, smooth, jac)
+        problem = Problem.of(vector_field, members, solver, control, smooth, jac, covariance)
         limit = np.inf if max_steps is None else float(max_steps)
         on_gpu = device.platform == "gpu" and problem.task.recorder is None
         on_gpu = on_gpu and pallas(1) is not None
@@ -178,7 +178,7 @@ def solve_lanes(
         chunks = [slice(i, min(i + capacity, members.count)) for i in starts]
         solved = list(_in_order(one, chunks, workers, on_progress))
         counts, marginals = map(np.concatenate, zip(*solved, strict=True))
-        return problem.results(counts, marginals, covariance)
+        return problem.results(counts, marginals)
 
 
 def _capacity(problem: Problem, on_gpu: bool, workers: int) -> int:
