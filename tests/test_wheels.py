@@ -96,7 +96,7 @@ def test_a_wheel_brings_its_kernels(tmp_path, installed):
 
 
 @pytest.mark.slow
-def test_the_first_example_of_the_readme_runs_on_a_wheel(tmp_path, installed):
-    block = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert block is not None
-    run(block[1], tmp_path, installed)
+def test_the_examples_of_the_readme_run_on_a_wheel(tmp_path, installed):
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert blocks
+    run("\n".join(blocks), tmp_path, installed)

@@ -97,6 +97,8 @@ def _in_words(what: What) -> str | None:
 
 
 _LINE = _Line()
+if hasattr(os, "register_at_fork"):  # a child has neither the thread nor what it was doing
+    os.register_at_fork(after_in_child=_LINE.__init__)  # type: ignore[misc]
 
 
 @contextmanager
