@@ -108,7 +108,8 @@ def test_ensembles_in_several_threads_do_not_wait_for_each_other():
 
     def run(_):
         rho = np.linspace(0.0, 21.0, 300)
-        return probode.solve_ensemble(lorenz, (0.0, 0.05), np.ones(3), (rho,), solver=EK1(1))
+        options = {"solver": EK1(1), "calibration": "model"}
+        return probode.solve_ensemble(lorenz, (0.0, 0.05), np.ones(3), (rho,), **options)
 
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(run, range(2), timeout=120)

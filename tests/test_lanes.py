@@ -248,6 +248,16 @@ def test_the_kernel_for_gpus_saves_the_same(smooth):
     np.testing.assert_allclose(results.std, expected.std, rtol=1e-7)
 
 
+def test_the_kernel_with_save_points_is_lowered_for_gpus():
+    members = ensemble(32, np.array([0.0, 0.3, 1.0]), 1.0)
+    with double_precision():
+        problem = Problem.of(lotka_volterra, members, probode.EK0(1), CONTROL, False)
+        traced = engine._compiled_kernel(problem.task).trace(
+            np.inf, 32, *problem.part(slice(0, 32), 32)
+        )
+        assert "custom_call" in traced.lower(lowering_platforms=("cuda",)).as_text()
+
+
 def test_large_systems_and_unknown_controls_are_left_to_other_engines():
     assert supports(probode.EK0(3), CONTROL, 3, platform="cpu")
     assert supports(probode.EK1(2), CONTROL, 3, platform="gpu")
