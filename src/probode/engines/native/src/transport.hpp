@@ -175,8 +175,8 @@ class Transport {
     for (int i = s_; i < kLane; ++i) weights_[i] = 0.0;
     const int count = 2 * c_.k + 1;
     for (int j = 0; j < count; ++j) {
-      values_.push_back(stage_lane(c_.values + j, count));
-      slopes_.push_back(stage_lane(c_.slopes + j, count));
+      values_[j] = stage_lane(c_.values + j, count);
+      slopes_[j] = stage_lane(c_.slopes + j, count);
     }
     for (int j = 0; j < s_; ++j) {
       matrix_[j] = stage_lane(c_.matrix + j, s_);
@@ -317,7 +317,7 @@ class Transport {
     const bool looks = c_.rounds > 0 || due_ || std::fmod(steps_, c_.look) == 0.0;
     due_ = false;
     if (looks) {
-      std::copy(change_, change_ + d_, moved_);
+      std::memcpy(moved_, change_, sizeof(Lane) * d_);
       evaluate(stages_, right_);
       for (int a = 0; a < d_; ++a) {
         Lane linear = {};
@@ -461,7 +461,8 @@ class Transport {
   std::vector<double> error_, slope_, end_, at_, derivative_, data_, linear_, lanes_;
   Lane *value_, *tangent_, *f_, *stages_, *change_, *right_, *moved_, *places_;
   Lane times_, nodes_, weights_, matrix_[kLane], inverse_[kLane];
-  std::vector<Lane> values_, slopes_;
+  // No container of the standard library's holds lanes: its code would be shared by all instruction sets.
+  Lane values_[2 * kMaxDerivatives + 1], slopes_[2 * kMaxDerivatives + 1];
   std::vector<Pair> pairs_;
   std::vector<Shifted> shifted_;
   std::vector<Complex> turned_;
