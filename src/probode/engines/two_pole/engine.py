@@ -20,6 +20,7 @@ from probode.engines.kept import Kept, pack_rows
 from probode.engines.monitor import Monitor, collect
 from probode.engines.protocol import FIRST_ATTEMPTS, Carry, Given, Inputs, Steps
 from probode.engines.two_pole import dense
+from probode.engines.two_pole.frozen import frozen, thawed
 from probode.engines.two_pole.step import Standing, System, Weights, attempt
 from probode.filter.control import ConstantStep, Control, ControlState, GridSteps, PControl
 from probode.filter.loop import Counts, Rows, Solve
@@ -126,12 +127,21 @@ def _steps(given: Given, most: int) -> Steps:
         given.large = given.large._replace(follower=following.form.follower)  # it outlives them
         return following, rows
 
+    def freeze(carry: Carry) -> list[np.ndarray]:
+        return [np.asarray(carry.solve.status), *frozen(carry.form)]
+
+    def thaw(arrays: list[np.ndarray]) -> Carry:
+        found = thawed(system, form, arrays[1:])
+        given.large = given.large._replace(follower=found.follower)
+        return Carry(solve_of(inputs.method, found, Status(int(arrays[0]))), found)
+
     form = Form(begun, 0.0, 0.0, large.follower)
     finite = bool(np.all(np.isfinite(begun.x)))
     status = Status.RUNNING if finite else Status.START_NOT_FINITE
     if finite and inputs.t0 == inputs.t1:
         status = Status.SUCCESS
-    return Steps(Carry(solve_of(inputs.method, form, status), form), fill, FIRST_ATTEMPTS)
+    first = Carry(solve_of(inputs.method, form, status), form)
+    return Steps(first, fill, FIRST_ATTEMPTS, freeze, thaw)
 
 
 def _fill(
