@@ -1,13 +1,14 @@
 """Engines for ensembles: time to an error, against diffrax and SciPy, on the CPU or a GPU.
 
-    python -m benchmarks.ensemble_engines [--members 10000 ...] [--json FILE]
+    python -m benchmarks.ensemble_engines [--members 10000 ...] [--points 11 100] [--json FILE]
 
 Each engine solves all members at several tolerances; the error is the root mean square over the
 members and components at the final time, against a tight reference. Members that failed are
 counted, and left out of the error; a run with such members is not used for the table. Times at
 equal error are interpolated between the tolerances (log-log); a dash means that no tolerance
 reached it.
-On a GPU inputs and results stay on the card. Needs diffrax; SciPy runs on the CPU only.
+On a GPU inputs and results stay on the card. Needs diffrax; SciPy runs on the CPU only. With
+``--points`` whole time series are compared instead, see :mod:`benchmarks.ensemble_series`.
 """
 
 import argparse
@@ -21,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import probode
+from benchmarks.ensemble_series import measure_series, step_costs
 from probode.base.precision import double_precision
 from probode.engines.lanes import Members, solve_lanes
 from probode.engines.lanes.engine import _compiled_kernel
@@ -170,7 +172,7 @@ def unpack(result):
     counts, marginals = (
         np.concatenate(list(map(np.asarray, x))) for x in zip(*finals, strict=True)
     )
-    done = problem.results(counts, marginals, False)
+    done = problem.results(counts, marginals)
     return done.mean[:, 0], int(done.steps.sum())
 
 
@@ -343,14 +345,27 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--members", type=int, nargs="+", default=[4096])
     parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
+    parser.add_argument("--points", type=int, nargs="+", help="save points: time series instead")
+    parser.add_argument("--steps", action="store_true", help="what a step of a member costs")
     parser.add_argument("--fewer", action="store_true", help="every second tolerance, one run each")
     parser.add_argument("--json", help="where to write all rows")
     options = parser.parse_args()
     print(jax.__version__, jax.devices(), f"{len(os.sched_getaffinity(0))} cores", flush=True)
     collected = {}
+    if options.steps:
+        return step_costs(CASES["Lorenz"], options.members[0])
     with double_precision():
         for name in options.cases:
             case = CASES[name]
+            for count in options.members if options.points else ():
+                for points in options.points:
+                    rows = measure_series(name, case, count, points)
+                    collected[f"{name} {count} x {points}"] = rows
+                    table(
+                        f"{name}, {points} points", count, case, [(*r[:4], 0, r[4]) for r in rows]
+                    )
+            if options.points:
+                continue
             for solver, _ in case.ours:
                 cheap, dear = operations(case, solver)
                 print(f"{name} {solver.name}: {cheap} sums and products, {dear} others a step")
@@ -359,9 +374,9 @@ def main():
                 rows = measure(name, shown, count, options.fewer)
                 collected[f"{name} {count}"] = rows
                 table(name, count, case, rows)
-                if options.json:
-                    with open(options.json, "w") as file:
-                        json.dump(collected, file, indent=1)
+    if options.json:
+        with open(options.json, "w") as file:
+            json.dump(collected, file, indent=1)
 
 
 def _first_choices(case):

@@ -19,7 +19,7 @@ from urllib.parse import unquote, urldefrag, urlsplit
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 WIDTHS = {"desk": 1280, "phone": 390}
-SEARCHES = {"smoother": "how/smoothing", "SparseEK1": "large", "solve_ensemble": "ensembles"}
+SEARCHES = {"smoothing": "how/smoothing", "SparseEK1": "large", "solve_ensemble": "ensembles"}
 """Words, and a page that each of them must find."""
 
 WIDE = """() => {

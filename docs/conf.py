@@ -8,6 +8,7 @@ what is tested and what stands on the site are the same file.
 import hashlib
 import logging
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -56,7 +57,7 @@ nb_execution_in_temp = True
 nb_execution_show_tb = True
 nb_merge_streams = True
 logging.getLogger("traitlets").setLevel(logging.WARNING)
-nb_execution_excludepatterns = ["ensembles.md"]  # clusters, and inputs that stand for others
+nb_execution_excludepatterns = ["docs/ensembles.md"]  # clusters, and inputs that stand for others
 
 
 def _library() -> str:
@@ -67,7 +68,11 @@ def _library() -> str:
     return found.hexdigest()[:16]
 
 
-nb_execution_cache_path = str(SCRATCH / "executed" / _library())
+_EXECUTED = SCRATCH / "executed"
+nb_execution_cache_path = str(_EXECUTED / _library())
+for _old in _EXECUTED.glob("*"):
+    if str(_old) != nb_execution_cache_path:
+        shutil.rmtree(_old)
 
 # How arrays and figures look. The kernels of the pages inherit these.
 _PROFILE = SCRATCH / "ipython" / "profile_default"
@@ -87,10 +92,12 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
     [str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
 )
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"  # bars of tqdm in notebooks
 
 # --- Reference -------------------------------------------------------------------------------
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
+autodoc_preserve_defaults = True
 autodoc_default_options = {"members": True, "inherited-members": False, "show-inheritance": False}
 autoclass_content = "class"
 napoleon_google_docstring = False

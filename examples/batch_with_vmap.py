@@ -56,6 +56,6 @@ figure, ax = plt.subplots(figsize=(8.0, 3.4))
 colors = plt.cm.viridis(np.linspace(0.1, 0.9, len(rates)))
 for a, path, color in zip(rates, np.asarray(mean), colors, strict=True):
     ax.plot(times, path[:, 0], color=color, label=f"a = {a:.2f}")
-ax.set(xlabel="time", ylabel="prey")
-ax.legend(ncols=4, fontsize=8)
+ax.set(xlabel="time", ylabel="prey", ylim=(0, 9.5))
+ax.legend(ncols=4, fontsize=8, loc="upper left")
 plt.show()

@@ -50,5 +50,7 @@ left.legend()
 for name, values in errors.items():
     right.loglog(steps, values, "o-", ms=4, label=name)
 right.set(xlabel="step", title="error at t = 1")
+right.set_xticks(steps, [str(h) for h in steps])
+right.minorticks_off()
 right.legend(fontsize=8)
 plt.show()

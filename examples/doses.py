@@ -14,7 +14,7 @@ from probode import solve_ivp
 
 def gut_and_blood(t, y, absorption, elimination):
     gut, blood = y
-    return np.array([-absorption * gut, absorption * gut - elimination * blood])
+    return [-absorption * gut, absorption * gut - elimination * blood]
 
 
 tablets = probode.doses(0.0, 100.0, compartment=0, repeats=14, every=12.0)  # mg

@@ -21,8 +21,8 @@ posterior = probode.solve(
     fitzhugh_nagumo,
     (0, 20),
     [-1.0, 1.0],
-    solver=probode.EK1(order=3),
-    control=probode.PIControl(rtol=1e-2, atol=1e-4),
+    solver=probode.EK1(order=1),
+    control=probode.PIControl(rtol=1e-2, atol=1e-3),
 ).calibrate()
 print(posterior)
 
@@ -46,6 +46,6 @@ top.plot(times, paths[:20, :, 0].T, color="C0", lw=0.5, alpha=0.5)
 top.set(ylabel="voltage", title="20 trajectories, each a possible solution")
 bottom.semilogy(times, 2 * posterior(times).std[:, 0] + 1e-12, label="two standard deviations")
 bottom.semilogy(times, error + 1e-12, color="0.3", lw=1.0, label="true error")
-bottom.set(xlabel="time", ylim=(1e-7, 1.0))
+bottom.set(xlabel="time", ylim=(1e-4, 10.0))
 bottom.legend(ncols=2)
 plt.show()

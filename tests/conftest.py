@@ -13,6 +13,8 @@ import signal
 # In the environment, and before JAX reads it: for the processes that tests start, too.
 SWITCH = "JAX_DISABLE_MOST_OPTIMIZATIONS"
 os.environ.setdefault(SWITCH, "1")
+# What is counted and compared here is compiled here (tests/test_first_calls.py has the cache).
+os.environ.setdefault("PROBODE_CACHE", "0")
 
 import jax  # noqa: E402
 import pytest  # noqa: E402

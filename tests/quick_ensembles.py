@@ -12,8 +12,8 @@ from probode.ensemble import batch, engines
 @contextmanager
 def quick_reference_engine():
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("_suits", "_suits_kernels"):
-            patch.setattr(engines, name, lambda *_: False)
+        patch.setattr(engines, "_suits", lambda *_: False)
+        patch.setattr(engines, "_kernels_lack", lambda *_: "permission")
         for name in ("advance_lanes", "exchange_lanes"):
             function = getattr(batch, name).__wrapped__
             patch.setattr(

@@ -83,12 +83,12 @@ def test_standard_deviations_of_members_mean_the_same(calibration):
 
 
 def test_front_doors_say_what_their_standard_deviations_are():
-    """The defaults that the README tells."""
+    """The defaults that the documentation tells."""
     defaults = [
         inspect.signature(door).parameters["calibration"].default
         for door in (probode.solve, probode.solve_ensemble)
     ]
-    assert defaults == ["model", "model"]
+    assert defaults == ["model", "defect"]
     assert Options().calibration == "defect"
 
 

@@ -14,8 +14,10 @@ import pytest
 import probode
 from probode import EK0, EK1
 from probode.posterior.display import value_with_std
+from probode.posterior.small_figure import small_figure
 
 TOLERANCES = np.asarray(1e-4), np.asarray(1e-7)
+SVG = "{http://www.w3.org/2000/svg}"
 NUMBER = r"[-+0-9.e]+"
 
 
@@ -227,7 +229,7 @@ def test_html_escapes_what_it_shows(posterior):
 
 
 def test_html_has_curves_of_value_and_deviation(posterior):
-    assert posterior._repr_html_().count("<svg") == 2 * 2
+    assert posterior._repr_html_().count("<svg") == 1 + 2 * 2  # and a figure of both
 
 
 def test_curves_stay_inside_their_box(posterior):
@@ -269,3 +271,87 @@ def test_importing_the_library_does_not_import_what_draws_and_exports():
     code = "import probode, sys; print({'matplotlib', 'pandas', 'xarray'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+# A small figure
+
+
+def svg(posterior):
+    """The figure of a posterior, as elements."""
+    return ElementTree.fromstring(small_figure(posterior, ["a", "b"][: posterior.shape[0]]))
+
+
+def points(element):
+    return np.array([pair.split(",") for pair in element.get("points").split()], float)
+
+
+def test_small_figure_has_a_line_and_a_band_for_each_component(posterior):
+    drawn = svg(posterior)
+    lines = [points(one) for one in drawn.iter(SVG + "polyline")]
+    assert len(lines) == len(list(drawn.iter(SVG + "polygon"))) == 2
+    # The larger one fills the figure: downwards in the solution is downwards on the page.
+    assert np.all(np.diff(lines[1][:, 1]) >= 0.0) and lines[1][0, 1] == 6.0
+    assert [one.text for one in drawn.iter(SVG + "text")][:2] == ["a", "b"]
+
+
+def test_small_figure_stays_inside_its_box_whatever_the_bars(posterior):
+    loose = probode.solve(lambda t, y: -y, (0.0, 2.0), np.ones(2), solver=EK0(1), step=1.0)
+    assert float(np.max(loose.std)) > 0.1
+    wide = svg(loose)
+    for one in (*wide.iter(SVG + "polyline"), *wide.iter(SVG + "polygon")):
+        assert points(one).min() >= 0.0 and points(one)[:, 1].max() <= 130.0
+
+
+def test_small_figure_of_a_solution_that_left_all_bounds():
+    result = probode.solve_ivp(lambda t, y: y**2, (0.0, 2.0), [1.0])
+    texts = [one.text for one in svg(result.posterior).iter(SVG + "text")]
+    assert float(np.max(result.y)) > 1e10 and float(texts[1]) < 1e3
+
+
+def test_many_components_have_no_figure(many):
+    assert small_figure(many, ["a"] * 8) == ""
+
+
+# The summary
+
+
+def test_summary_has_the_extremes_and_the_final_value(posterior):
+    found = posterior.summary()
+    assert found.names == ("y1", "y2") and found.success
+    assert np.array_equal(found.value, posterior.mean[-1])
+    assert np.array_equal(found.largest, [1.0, 3.0])
+    at = [np.flatnonzero(posterior.t == t)[0] for t in found.largest_std_at]
+    assert np.array_equal(found.largest_std, [posterior.std[i, k] for k, i in enumerate(at)])
+    assert found.trusted is None and "not calibrated" in found.verdict
+
+
+def test_summary_is_a_table_with_a_row_for_each_component(posterior, many):
+    lines = str(posterior.summary()).splitlines()
+    assert lines[0].split() == [
+        "final",
+        "value",
+        "smallest",
+        "largest",
+        "largest",
+        "std",
+        "at",
+        "t",
+    ]
+    assert [line.split()[0] for line in lines[1:3]] == ["y1", "y2"]
+    assert value_with_std(posterior.mean[-1, 0], posterior.std[-1, 0]) in lines[1]
+    assert [line.split()[0] for line in str(many.summary()).splitlines()[1:3]] == ["y1,1", "y1,2"]
+
+
+def test_summary_of_an_equation_of_second_order_has_velocities():
+    spring = probode.SecondOrder(lambda t, y, v: -y)
+    found = probode.solve(spring, (0.0, 1.0), (np.ones(1), np.zeros(1)), solver=EK0(3)).summary()
+    assert found.names == ("y1", "dy1")
+    assert np.allclose(found.value, [np.cos(1.0), -np.sin(1.0)], atol=1e-3)
+
+
+def test_summary_of_a_solution_with_jumps_counts_all_pieces():
+    doses = probode.doses([1.0], 1.0)
+    result = probode.solve_ivp(lambda t, y: -y, (0.0, 2.0), [1.0], doses=doses)
+    found = result.posterior.summary()
+    assert found.largest[0] == pytest.approx(1.0 + np.exp(-1.0), rel=1e-3)
+    assert "2 pieces" in found.cost and found.trusted

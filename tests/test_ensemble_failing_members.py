@@ -15,6 +15,7 @@ from probode.base import limits
 from probode.ensemble import batch, engines
 
 ENGINES = ("lanes", "kernels", "vmapped")
+BARS = {"lanes": "model", "kernels": "defect", "vmapped": "defect"}
 
 
 def rober(t, y, k1):
@@ -67,6 +68,7 @@ def test_who_reached_the_end_has_finite_values(problem, engine, solver):
         atol=1e-4 * tolerances,
         solver=solver,
         engine=engine,
+        calibration=BARS[engine],
         max_steps=2000,
     )
     done = found.success
@@ -113,7 +115,11 @@ def test_values_that_are_not_finite_are_no_success(engine, monkeypatch):
 
     monkeypatch.setattr(engines, names[engine], overflowing)
     found = probode.solve_ensemble(
-        decay, (0, 1), [1.0], (np.array([0.5, 1.0, 2.0]),), solver=EK0(2), engine=engine, rtol=1e-3
+        *(decay, (0, 1), [1.0], (np.array([0.5, 1.0, 2.0]),)),
+        solver=EK0(2),
+        engine=engine,
+        rtol=1e-3,
+        calibration=BARS[engine],
     )
     assert found.status.tolist() == [0, Status.NOT_FINITE, 0]
 
@@ -125,7 +131,11 @@ def test_parameters_that_are_nan_mark_their_member(engine, bad):
     expected = np.exp(-rates)
     rates[bad] = np.nan
     found = probode.solve_ensemble(
-        decay, (0, 1), [1.0], (rates,), solver=EK0(2), engine=engine, rtol=1e-5
+        *(decay, (0, 1), [1.0], (rates,)),
+        solver=EK0(2),
+        engine=engine,
+        rtol=1e-5,
+        calibration=BARS[engine],
     )
     others = [i for i in range(3) if i != bad]
     assert found.failed.tolist() == [bad]
@@ -166,7 +176,8 @@ def test_a_save_point_that_is_nan_marks_its_member():
 
 
 def test_lanes_are_taken_when_they_are_asked_for():
-    assert saved(None, engine="lanes").engine == "lanes"
+    found = saved(None, engine="lanes", calibration="model")
+    assert (found.engine, found.engine_reason) == ("lanes", "asked for")
 
 
 def test_the_benchmark_says_how_many_failed():

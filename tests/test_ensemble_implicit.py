@@ -11,7 +11,12 @@ from probode import EK0, EK1, FirstOrder, Implicit, MassMatrix, Normal, PIContro
 from probode.base.status import Status
 
 TIMES = np.linspace(0.5, 2.0, 4)
-OPTIONS = {"solver": EK1(2), "control": PIControl(1e-6, 1e-8), "save_at": TIMES}
+OPTIONS = {
+    "calibration": "model",
+    "solver": EK1(2),
+    "control": PIControl(1e-6, 1e-8),
+    "save_at": TIMES,
+}
 RATES = np.array([0.5, 1.0, 2.0])
 
 
@@ -126,7 +131,7 @@ def test_guesses_of_the_slope_choose_the_solution():
     slopes = np.array([[-0.5], [0.5], [0.8]])
     equation = Implicit(lambda t, y, yp: y - t * yp - yp**2)
     lines = solve_ensemble(equation, (0.0, 0.8), (slopes**2, slopes + 0.05), save_at=[0.4, 0.8],
-                           solver=EK1(3))  # fmt: skip
+                           solver=EK1(3), calibration="model")  # fmt: skip
     wanted = slopes[:, None] * np.array([0.4, 0.8])[:, None] + slopes[:, None] ** 2
     np.testing.assert_allclose(lines.mean, wanted, rtol=1e-9)
     np.testing.assert_allclose(lines.member(0).mean, wanted[0], rtol=1e-9)
@@ -168,7 +173,11 @@ def test_a_store_knows_the_start(tmp_path):
 
     def lines(slope):
         return solve_ensemble(
-            *(equation, (0.0, 0.8), ([[0.25]], [slope])), store=store, solver=EK1(1), smooth=False
+            *(equation, (0.0, 0.8), ([[0.25]], [slope])),
+            store=store,
+            solver=EK1(1),
+            smooth=False,
+            calibration="model",
         )
 
     np.testing.assert_array_equal(lines(0.5).mean, lines(0.5).mean)

@@ -9,7 +9,12 @@ import pytest
 from probode import EK0, EK1, MassMatrix, PIControl, SecondOrder, solve_ensemble
 
 TIMES = np.linspace(0.5, 3.0, 4)
-OPTIONS = {"solver": EK1(3), "control": PIControl(1e-3, 1e-4), "save_at": TIMES}
+OPTIONS = {
+    "calibration": "model",
+    "solver": EK1(3),
+    "control": PIControl(1e-3, 1e-4),
+    "save_at": TIMES,
+}
 RADII = np.array([0.5, 1.0, 2.0])
 STARTS = RADII[:, None] * np.array([1.0, 0.0])
 

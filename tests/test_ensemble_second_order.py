@@ -10,7 +10,12 @@ import probode
 from probode import EK0, Normal, PIControl, SecondOrder, Sweep, solve_ensemble
 
 TIMES = np.linspace(0.5, 3.0, 6)
-OPTIONS = {"solver": EK0(3), "control": PIControl(1e-6, 1e-6), "save_at": TIMES}
+OPTIONS = {
+    "calibration": "model",
+    "solver": EK0(3),
+    "control": PIControl(1e-6, 1e-6),
+    "save_at": TIMES,
+}
 
 
 def spring(t, y, v, k):
@@ -160,5 +165,7 @@ def test_members_whose_derivatives_are_not_finite_go_on():
     """``sqrt`` of what starts at zero has no derivative there."""
     equation = SecondOrder(lambda t, y, v, k: -k * jnp.sqrt(jnp.maximum(y, 0.0)))
     start = np.zeros((2, 1)), np.array([[1.0], [0.5]])
-    ensemble = solve_ensemble(equation, (0.0, 0.1), start, (1.0,), solver=probode.EK1(3))
+    ensemble = solve_ensemble(
+        equation, (0.0, 0.1), start, (1.0,), solver=probode.EK1(3), calibration="model"
+    )
     assert ensemble.success.all()

@@ -130,6 +130,22 @@ def test_closed_over_or_given_as_breakpoints(kind):
         assert len(closed.t) == len(passed.t)
 
 
+@pytest.mark.parametrize("closed_over", [False, True])
+def test_functions_that_make_numpy_arrays_are_compiled(closed_over):
+    u = inputs.linear([0.0, 1.0, 2.0, 3.0], [0.0, 1.0, 0.5, 2.0])
+
+    def pushed(t, y, *args):
+        force = u if closed_over else args[0]
+        return np.array([y[1], force(t) - y[0]])
+
+    result = solve_ivp(pushed, (0, 3), [0.0, 0.0], args=None if closed_over else (u,), rtol=1e-8)
+    listed = solve_ivp(
+        lambda t, y, u: [y[1], u(t) - y[0]], (0, 3), [0.0, 0.0], args=(u,), rtol=1e-8
+    )
+    assert result.path == "numpy"
+    assert result.y[:, -1] == pytest.approx(listed.y[:, -1], abs=1e-8)
+
+
 def test_in_a_function_that_only_python_runs():
     u = made("constant")
 

@@ -287,6 +287,54 @@ def test_tables_and_pictures():
         assert data["y"].shape == (len(posterior.t), 1)
 
 
+def test_samples_and_phases_are_drawn_with_gaps():
+    pytest.importorskip("matplotlib").use("Agg")
+    posterior = solve_ivp(rotating, (0, 6), [1.0, 0.0], jumps=JUMPS, rtol=1e-4).posterior
+    ax = posterior.plot_samples(8, components=[1])
+    lines = [line for line in ax.lines if len(line.get_xdata()) > 2]
+    assert len(lines) == 8 * len(posterior.pieces)
+    assert all(not (line.get_xdata()[0] < 1.0 < line.get_xdata()[-1]) for line in lines)
+    # The draws that are shown have the spread that the bars have (of 300: known to 4 %).
+    times = [np.linspace(piece.t[0], piece.t[-1], 9) for piece in posterior.pieces]
+    drawn = posterior.drawn(300, 0, times, 0)
+    for piece, t, rows in zip(posterior.pieces, times, drawn, strict=True):
+        std = np.asarray(piece(t).std)
+        assert np.std(rows, axis=0)[std > 0.0] == pytest.approx(std[std > 0.0], rel=0.3)
+    phase = posterior.plot_phase()
+    assert [text.get_text() for text in phase.get_legend().get_texts()][:2] == ["start", "end"]
+
+
+def test_it_is_saved_and_loaded_bit_for_bit(tmp_path):
+    posterior = solve_ivp(rotating, (0, 6), [1.0, 0.0], jumps=JUMPS, rtol=1e-4).posterior
+    posterior.save(tmp_path / "pieces.npz")
+    again = probode.Posterior.load(tmp_path / "pieces.npz")
+    assert isinstance(again, probode.PiecewisePosterior)
+    for name in ("t", "mean", "std", "cov"):
+        assert np.array_equal(getattr(again, name), getattr(posterior, name))
+    times = np.array([0.5, 1.0, 4.0])
+    assert np.array_equal(again(times).std, posterior(times).std)
+    assert np.array_equal(again.sample(2, t=times), posterior.sample(2, t=times))
+    assert np.array_equal(again.global_error(), posterior.global_error())
+    assert (again.status, again.message) == (posterior.status, posterior.message)
+    with open(tmp_path / "pieces.npz", "r+b") as file:
+        file.truncate(2000)
+    with pytest.raises(ValueError, match="pieces"):
+        probode.Posterior.load(tmp_path / "pieces.npz")
+
+
+def test_a_jump_that_forgets_leaves_the_rest_free():
+    """``D`` is singular: what it forgets is drawn from what is known without it."""
+    forget = [(1.0, lambda t, y: np.array([y[0], 0.5]))]
+    posterior = solve_ivp(
+        rotating, (0, 2), [1.0, 0.0], jumps=forget, rtol=1e-3, calibration="model"
+    ).posterior
+    times = np.array([1.0 - 1e-12, 1.0])
+    drawn, std = posterior.sample(500, t=times), posterior(times).std
+    off = drawn - posterior(times).mean
+    assert off[:, 1, 0] == pytest.approx(off[:, 0, 0], abs=1e-2 * std[0, 0])
+    assert np.std(drawn[:, 0], axis=0) == pytest.approx(std[0], rel=0.2)
+
+
 def test_doses_are_a_table():
     table = probode.doses([0.0, 1.0], [10.0, 3.0], [0, 1], repeats=[3, 1], every=0.75)
     assert table.times.tolist() == [0.0, 0.75, 1.0, 1.5]
@@ -307,8 +355,11 @@ def test_doses_are_a_table():
         ({"jumps": [(1.0, lambda t, y: y[:1])]}, ValueError, "shape"),
         ({"jumps": [(1.0, lambda t, y: y * np.nan)]}, ValueError, "NaN"),
         ({"jumps": [(1.0, mixed)], "grid": [0.0, 1.0, 5.0]}, ValueError, "grid"),
-        ({"jumps": [(1.0, mixed)], "method": "SparseEK1"}, ValueError, "SparseEK1"),
-        ({"jumps": [(1.0, mixed)], "global_rtol": 1e-3}, ValueError, "global_rtol"),
+        (
+            {"jumps": [(1.0, mixed)], "method": "SparseEK1", "calibration": "model"},
+            ValueError,
+            "SparseEK1",
+        ),
         ({"doses": [(1.0, 2.0)]}, TypeError, "probode.doses"),
         ({"doses": probode.doses(1.0, 1.0, 2)}, ValueError, "compartment 2"),
         ({"doses": probode.doses(-1.0, 1.0)}, ValueError, "before t0"),
@@ -333,6 +384,67 @@ def test_what_cannot_be_meant_is_refused(options, kind, words):
 def test_tables_that_cannot_be_meant_are_refused(given, words):
     with pytest.raises(ValueError, match=words):
         probode.doses(**given)
+
+
+def test_backwards_in_time_jumps_are_applied_as_they_are_met():
+    jumps = [(1.0, lambda t, y: y - 0.5), (3.0, lambda t, y: 2.0 * y)]
+    result = solve_ivp(elimination, (5, 0), [1.0], jumps=jumps, rtol=1e-6, dense_output=True)
+    middle = 2.0 * np.exp(2.0 * RATE)
+    expected = (middle * np.exp(2.0 * RATE) - 0.5) * np.exp(RATE)
+    assert abs(result.y[0, -1] - expected) < 4.0 * result.y_std[0, -1]
+    assert result.sol(3.0) == pytest.approx([middle], abs=1e-6)
+    assert result.sol(3.0 + 1e-9) == pytest.approx([middle / 2.0], abs=1e-6)
+    with pytest.raises(ValueError, match="forward in time"):
+        solve_ivp(elimination, (5, 0), [1.0], doses=TABLE)
+
+
+def test_a_tolerance_on_the_answer_with_doses():
+    for target in (1e-4, 1e-7):
+        result = solve_ivp(elimination, (0, 45), [1.0], doses=TABLE, global_rtol=target)
+        right = truth_at(result.posterior, concentration, lambda t: concentration(t, after=False))
+        assert result.global_met
+        assert np.max(np.abs(result.y[0] - right) / right) < target
+
+
+@pytest.mark.parametrize("rtol", [1e-5, pytest.param(1e-8, marks=pytest.mark.slow)])
+def test_mass_matrices_and_algebraic_equations(rtol):
+    """``2 y' = A y`` has the solution of ``y' = A y / 2``; and ``z = y²`` is held after a jump."""
+    mass = np.diag([2.0, 2.0])
+    weighed = solve_ivp(
+        lambda t, y: 2.0 * MATRIX @ y, (0, 4), [1.0, 0.0], mass_matrix=mass, jumps=JUMPS, rtol=rtol
+    )
+    error = weighed.y[:, -1] - rotated(np.array([4.0]))[0]
+    assert np.all(np.abs(error) < 5.0 * weighed.y_std[:, -1])
+    assert weighed.posterior.global_error()[-1] == pytest.approx(error, rel=0.1)
+    held = solve_ivp(
+        *(lambda t, y: np.array([-y[0], y[1] - y[0] ** 2]), (0, 2), [1.0, 1.0]),
+        mass_matrix=np.diag([1.0, 0.0]),
+        jumps=[(1.0, lambda t, y: [y[0] + 1.0, y[1]])],
+        rtol=rtol,
+    )
+    end = (np.exp(-1.0) + 1.0) * np.exp(-1.0)
+    assert np.all(np.abs(held.y[:, -1] - [end, end**2]) < 5.0 * held.y_std[:, -1] + 1e-12)
+
+
+def test_large_systems_carry_their_error_through():
+    n = 60
+
+    def heat(t, y):
+        ends = [[y[1] - 2.0 * y[0]], y[2:] - 2.0 * y[1:-1] + y[:-2], [y[-2] - 2.0 * y[-1]]]
+        return 50.0 * np.concatenate(ends)
+
+    matrix = 50.0 * (np.eye(n, k=1) + np.eye(n, k=-1) - 2.0 * np.eye(n))
+    y0, ramp = np.sin(np.linspace(0.0, 3.0, n)), np.linspace(0.0, 1.0, n)
+    jumps = [(0.01, lambda t, y: y + ramp), (0.03, lambda t, y: y[::-1].copy())]
+    exact = (expm(0.01 * matrix) @ y0) + ramp
+    exact = expm(0.07 * matrix) @ (expm(0.02 * matrix) @ exact)[::-1]
+    for rtol in (1e-3, 1e-5):
+        result = solve_ivp(
+            heat, (0, 0.1), y0, "SparseEK1", jumps=jumps, rtol=rtol, atol=1e-2 * rtol
+        )
+        error, std = result.y[:, -1] - exact, result.y_std[:, -1]
+        assert np.sqrt(np.mean(error**2)) < 3.0 * np.sqrt(np.mean(std**2))
+        assert np.sqrt(np.mean(error**2)) > 0.2 * np.sqrt(np.mean(std**2))
 
 
 def test_a_piece_that_fails_ends_the_solve():

@@ -199,14 +199,19 @@ def test_the_number_of_steps_can_be_bounded():
 
 
 def test_new_values_do_not_recompile():
-    solver = probode.EK0(2)
-    with double_precision():
-        task = Problem.of(lotka_volterra, ensemble(3), solver, CONTROL).task
+    compiled = []
+
+    def record(event, duration, **_):
+        if event == "/jax/core/compile/backend_compile_duration":
+            compiled.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(record)
+    solver = probode.EK0(probode.IWP(1))  # of no other test here
     solve_lanes(lotka_volterra, ensemble(3), solver=solver, control=CONTROL)
-    compiled = engine._compiled_blocks(task)._cache_size()
+    once = len(compiled)
     control = probode.PIControl(rtol=1e-3, rho=0.8)
     solve_lanes(lotka_volterra, ensemble(9, 1.0, 1.0), solver=solver, control=control)
-    assert compiled >= 1 and engine._compiled_blocks(task)._cache_size() == compiled
+    assert once >= 1 and len(compiled) == once
 
 
 def test_the_kernel_for_gpus_does_the_same():
@@ -217,7 +222,7 @@ def test_the_kernel_for_gpus_does_the_same():
         inputs = problem.part(slice(0, 32), 32)
         run = engine._compiled_kernel(problem.task, interpret=True)
         counts, marginals = run(np.inf, 32, *inputs)
-        results = problem.results(np.asarray(counts), np.asarray(marginals), False)
+        results = problem.results(np.asarray(counts), np.asarray(marginals))
     assert np.array_equal(results.steps, expected.steps)
     np.testing.assert_allclose(results.mean, expected.mean, rtol=1e-11)
 

@@ -43,7 +43,8 @@ def driven_from_python(solver, control):
 
 
 def ensemble(solver, control):
-    return probode.solve_ensemble(field, (0.0, 2.0), Y0[None], solver=solver, control=control)
+    options = {"solver": solver, "control": control, "calibration": "model"}
+    return probode.solve_ensemble(field, (0.0, 2.0), Y0[None], **options)
 
 
 DOORS = [steps, end, in_a_trace, driven_from_python, ensemble]

@@ -134,9 +134,9 @@ def test_matrices_are_flattened_to_components():
     assert legend(axes[0])[:4] == ["$y_{1,1}$", "$y_{1,2}$", "$y_{2,1}$", "$y_{2,2}$"]
 
 
-def test_many_components_are_drawn_without_a_legend(ax):
+def test_of_many_components_the_first_and_the_last_are_named(ax):
     plotting.plot_solution(solve(np.ones(8)), ax)
-    assert (len(data(ax)), legend(ax)) == (8, None)
+    assert (len(data(ax)), legend(ax)) == (8, ["$y_{1}$", "$y_{8}$"])
 
 
 def test_zero_initial_deviation_is_left_out_of_the_logarithmic_axis(pair, ax):
@@ -464,3 +464,56 @@ def test_parts_of_complex_states_are_named():
     assert names == [rf"$\mathrm{{{part}}}\,y_{{{i}}}$" for part in ("Re", "Im") for i in (1, 2)]
     assert list(posterior.to_dataframe().columns[::2]) == ["Re_y1", "Re_y2", "Im_y1", "Im_y2"]
     assert "Im y[1]" in posterior._repr_html_()
+
+
+def blow_up(t, y):
+    return y**2
+
+
+@pytest.fixture(scope="module")
+def stopped():
+    """A solution that leaves every bound before the end."""
+    return probode.solve_ivp(blow_up, (0.0, 2.0), [1.0])
+
+
+def test_a_solve_that_stopped_is_drawn_as_far_as_it_can_be_seen(stopped):
+    drawing = stopped.posterior.plot()
+    drawing.canvas.draw()  # with ticks, which have no room beyond the largest numbers
+    axes = drawing.axes
+    assert "stopped" in legend(axes[0])
+    assert float(np.max(stopped.y)) > 1e10 and axes[0].get_ylim()[1] < 1e3
+
+
+def test_events_are_marked_where_they_happen():
+    level = lambda t, y: y[0] - 0.5  # noqa: E731
+    never = lambda t, y: y[0] + 1.0  # noqa: E731
+    result = probode.solve_ivp(decay, (0.0, 2.0), [1.0], events=[level, never])
+    ax = result.plot().axes[0]
+    marks = [line for line in ax.lines if line.get_linestyle() == ":"]
+    assert [line.get_xdata()[0] for line in marks] == [result.t_events[0][0]]
+    assert "event 1 (1)" in legend(ax) and ax.get_xlim() == (0.0, 2.0)
+
+
+def test_an_uncertain_event_has_a_band(ax):
+    ax.set_xlim(0.0, 2.0)
+    plotting.mark_events(ax, [[1.0]], [[0.1]])
+    (band,) = ax.patches
+    assert np.allclose(band.get_xy()[0] - 1.0, -0.196, atol=1e-3)
+
+
+def test_errors_in_units_of_their_bars(ax):
+    posterior = probode.solve_ivp(decay, (0.0, 2.0), [1.0, 2.0]).posterior
+    truth = lambda t: np.exp(-t) * np.array([1.0, 2.0])  # noqa: E731
+    plotting.plot_calibration(posterior, truth, ax)
+    true = data(ax)[0].get_ydata()
+    error = posterior.mean[:, 0] - np.exp(-posterior.t)
+    known = posterior.std[:, 0] > 0.0
+    assert np.allclose(true[known], error[known] / posterior.std[known, 0])
+    estimated = data(plotting.plot_calibration(posterior))[0].get_ydata()
+    assert np.allclose(true[known], estimated[known], atol=0.1)  # a tenth of a bar
+    assert "% inside" in legend(ax)[-1] and "trusted" in ax.get_title()
+
+
+def test_errors_of_a_posterior_that_has_no_estimate_need_a_reference(pair):
+    with pytest.raises(ValueError, match="calibrate"):
+        plotting.plot_calibration(pair)

@@ -18,7 +18,7 @@ RATES = np.random.default_rng(0).uniform(0.1, 1.5, COUNT)
 TIMES = np.linspace(0.0, 1.0, 4)
 EDGES = np.linspace(0.0, 2.0, 9)
 Q = [0.05, 0.5, 0.95]
-OPTIONS = {"solver": EK0(2), "rtol": 1e-3, "atol": 1e-5, "max_steps": 60}
+OPTIONS = {"calibration": "model", "solver": EK0(2), "rtol": 1e-3, "atol": 1e-5, "max_steps": 60}
 
 
 def growth(t, y, rate):

@@ -352,6 +352,15 @@ def test_dense_output_and_samples_on_both_sides():
     assert chosen.t.tolist() == [0.3, 1.0] and chosen.y.shape == (2, 2)
 
 
+def test_a_solve_that_ended_otherwise_is_stored_as_that(tmp_path):
+    hit = event(floor, lambda t, y: [0.0, -0.5 * y[1]], -1.0)
+    posterior = solve_ivp(ball, (0, 5), [1.0, 0.0], events=hit, rtol=1e-6).posterior
+    posterior.save(tmp_path / "ball.npz")
+    again = probode.Posterior.load(tmp_path / "ball.npz")
+    assert again.status == Status.ACCUMULATING and not again.success
+    assert again.message == posterior.message and "accumulate" in again.message
+
+
 def test_limits_hold_for_all_pieces_together():
     hit = event(floor, bounced, -1.0)
     few = solve_ivp(ball, (0, 50), [1.0, 0.0], events=hit, rtol=1e-6, max_num_steps=40)
@@ -378,6 +387,35 @@ def test_limits_hold_for_all_pieces_together():
 def test_resets_that_cannot_be_meant_are_refused(reset, kind, words):
     with pytest.raises(kind, match=words):
         solve_ivp(ball, (0, 5), [1.0, 0.0], events=event(floor, reset, -1.0))
+
+
+def test_back_through_the_bounces():
+    """Forward and back again: the reset that undoes the other is met in the opposite order."""
+    there = solve_ivp(
+        ball, (0, 2), [1.0, 0.0], events=event(floor, bounced, -1.0), rtol=1e-9, atol=1e-11
+    )
+    undone = event(floor, lambda t, y: [0.0, -y[1] / BACK], -1.0)
+    back = solve_ivp(ball, (2, 0), there.y[:, -1], events=undone, rtol=1e-9, atol=1e-11)
+    assert back.t_events[0] == pytest.approx(there.t_events[0][::-1], abs=1e-8)
+    assert back.y[:, -1] == pytest.approx([1.0, 0.0], abs=1e-7)
+
+
+def test_a_tolerance_on_the_answer_with_bounces():
+    result = solve_ivp(
+        ball, (0, 3), [1.0, 0.0], events=event(floor, bounced, -1.0), global_atol=1e-7
+    )
+    pieces = zip(result.posterior.pieces, FLIGHTS, strict=False)
+    errors = [np.abs(np.asarray(p.mean) - true(np.asarray(p.t))) for p, true in pieces]
+    assert result.global_met and np.max(np.concatenate(errors)) < 1e-7
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"method": "SparseEK1"}, "SparseEK1"), ({"mass_matrix": np.eye(2)}, "mass matrices")],
+)
+def test_resets_that_are_not_possible_are_refused(options, words):
+    with pytest.raises(ValueError, match=words):
+        solve_ivp(ball, (0, 5), [1.0, 0.0], events=event(floor, bounced, -1.0), **options)
 
 
 def test_what_does_not_go_together_is_refused():

@@ -3,12 +3,14 @@
 The pictures are those that the scripts have drawn while the site was built: nothing is stored.
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 from docutils import nodes
-from docutils.parsers.rst import directives
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
+from sphinx.util.logging import getLogger
+
+LOGGER = getLogger(__name__)
 
 
 class cards(nodes.General, nodes.Element):
@@ -19,11 +21,9 @@ class Gallery(SphinxDirective):
     """``{gallery}`` with the names of scripts as its content, one in each line."""
 
     has_content = True
-    option_spec: ClassVar[dict[str, Any]] = {"folder": directives.unchanged}
 
     def run(self) -> list[nodes.Node]:
-        folder = self.options.get("folder", "examples")
-        return [cards(pages=[f"{folder}/{name.strip()}" for name in self.content if name.strip()])]
+        return [cards(pages=[f"examples/{name.strip()}" for name in self.content if name.strip()])]
 
 
 def fill(app: Sphinx, doctree: nodes.document, page: str) -> None:
@@ -31,7 +31,10 @@ def fill(app: Sphinx, doctree: nodes.document, page: str) -> None:
     for place in list(doctree.findall(cards)):
         grid = nodes.container(classes=["gallery"])
         for other in place["pages"]:
-            grid += _card(app, page, other)
+            if other in app.env.titles:
+                grid += _card(app, page, other)
+            else:
+                LOGGER.warning("the gallery has no page %s", other, location=page)
         place.replace_self(grid)
 
 

@@ -7,12 +7,14 @@ become the line below the table, so that no number stands there without them.
 
 import csv
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from docutils import nodes
-from docutils.parsers.rst import directives
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
+
+SHORT = 12
+"""Cells of up to so many characters are not broken."""
 
 
 def read(path: Path) -> tuple[dict[str, str], list[list[str]]]:
@@ -31,23 +33,17 @@ def read(path: Path) -> tuple[dict[str, str], list[list[str]]]:
 
 
 class Measured(SphinxDirective):
-    """``{measured} NAME``, with ``:columns: 0 1 4`` and ``:match: text`` for a part of it."""
+    """``{measured} NAME``."""
 
     required_arguments = 1
-    option_spec: ClassVar[dict[str, Any]] = {
-        "columns": directives.positive_int_list,
-        "match": directives.unchanged,
-    }
 
     def run(self) -> list[nodes.Node]:
         path = Path(self.env.srcdir) / "data" / f"{self.arguments[0]}.csv"
         self.env.note_dependency(str(path))
         about, (head, *rows) = read(path)
-        if "match" in self.options:
-            rows = [row for row in rows if self.options["match"] in row]
-        if "columns" in self.options:
-            keep = [number - 1 for number in self.options["columns"]]
-            head, rows = [head[k] for k in keep], [[row[k] for k in keep] for row in rows]
+        for row, before in reversed(list(zip(rows[1:], rows, strict=False))):
+            if row[0] == before[0]:
+                row[0] = ""  # said once
         return [self._table(head, rows), self._below(about)]
 
     def _table(self, head: list[str], rows: list[list[str]]) -> nodes.Node:
@@ -59,7 +55,7 @@ class Measured(SphinxDirective):
     def _row(self, cells: list[str]) -> nodes.Node:
         row = nodes.row()
         for cell in cells:
-            entry = nodes.entry()
+            entry = nodes.entry(classes=["short"] if len(cell) <= SHORT else [])
             entry += nodes.paragraph("", "", *self._inline(cell))
             row += entry
         return row

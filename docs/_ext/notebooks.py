@@ -43,12 +43,12 @@ def _has_code(path: Path) -> bool:
 
 
 def add_link(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
-    """On top of a page with code: the same as a notebook."""
+    """Below a page with code: the same as a notebook."""
     if doctree is None or not _has_code(_executed(app, page)):
         return
     up = "../" * page.count("/")
-    link = f'<a href="{up}{FOLDER}/{page}.ipynb" download>this page as a notebook</a>'
-    context["body"] = f'<p class="notebook-link">{link}</p>{context["body"]}'
+    link = f'<a href="{up}{FOLDER}/{page}.ipynb" download>This page as a notebook</a>'
+    context["body"] += f'<p class="notebook-link">{link}</p>'
 
 
 def copy_notebooks(app: Sphinx, exception: Exception | None) -> None:

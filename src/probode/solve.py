@@ -14,6 +14,7 @@ from probode.base.errors import check_choice
 from probode.base.limits import Limits, in_words
 from probode.base.precision import double_precision, inside_trace, is_traced, on_host
 from probode.base.status import Status
+from probode.base.waiting import doing
 from probode.engines.choice import engine_for, name_in_trace
 from probode.engines.fallback import Fallback, may_lack_derivatives, value_at
 from probode.engines.in_jax import smooth_saved, solve_saving
@@ -50,6 +51,7 @@ from probode.programs.field import bind
 from probode.programs.switches import switches
 
 
+@doing("reading the problem")
 def solve(
     vector_field: Callable[..., Any],
     t_span: Any,

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 
 from probode.base.jax_inside import FAST_COMPILATION, cache_folder, keep_compiled, known_options
+from probode.base.on_disk import KeptProgram, user_cache
 
 TURN_ON_CPU = RLock()
 """Held while the CPU runs a program that may have batches of LAPACK calls: one at a time.
@@ -68,10 +69,12 @@ def compiler_options() -> dict[str, Any] | None:
 
 
 def use_compilation_cache(folder: str | os.PathLike[str] | None = None) -> Path | None:
-    """Keep compiled programs on disk, so that another process need not compile them again.
+    """Keep all compiled programs on disk, so that another process need not compile them again.
 
-    This sets JAX's own cache for the whole process (it cannot be set for one library), so it is
-    not done unasked; a cache that was chosen before stays. The command line uses it.
+    The library's own programs are kept in any case (``PROBODE_CACHE=0`` in the environment switches
+    that off). This is for those of yours that the library is a part of, such as a ``jax.jit`` or a
+    gradient around :func:`solve`. It sets JAX's own cache for the whole process, so it is not done
+    unasked; a cache that was chosen before stays. The command line uses it.
 
     Parameters
     ----------
@@ -87,8 +90,7 @@ def use_compilation_cache(folder: str | os.PathLike[str] | None = None) -> Path 
     if chosen is not None:
         return Path(chosen)
     if folder is None:
-        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        folder = Path(base) / "probode" / f"jax-{jax.__version__}"
+        folder = user_cache() / f"jax-{jax.__version__}"
     folder = Path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -110,7 +112,7 @@ def compiled(
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @lru_cache(maxsize=1)
         def jitted() -> Callable[..., Any]:
-            return jax.jit(function, static_argnums=static, compiler_options=compiler_options())
+            return KeptProgram.of(function, compiler_options(), *static)
 
         @wraps(function)
         def call(*args: Any) -> Any:

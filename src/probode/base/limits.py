@@ -165,3 +165,10 @@ def _cached(path: str, mark: str) -> float:
 def in_words(size: float) -> str:
     """A number of bytes, for a message."""
     return f"{size / 2**30:.2g} GB" if size >= 2**30 else f"{size / 2**20:.3g} MB"
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

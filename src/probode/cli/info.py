@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from probode.base.compile import use_compilation_cache
+from probode.base import on_disk
 from probode.engines.native import library
 
 _NEEDED = ("jax", "jaxlib", "numpy", "scipy", "jaxtyping", "threadpoolctl")
@@ -36,7 +36,7 @@ def gather(version: str) -> dict[str, Any]:
         "needed": {name: _version(name) for name in _NEEDED},
         "kernels": _kernels(),
         "devices": [f"{device.platform}: {device.device_kind}" for device in jax.devices()],
-        "compiled programs": str(use_compilation_cache() or "not kept"),
+        "compiled programs": str(on_disk.folder() or "not kept"),
         "optional": {name: _version(name) for name in _OPTIONAL},
     }
 

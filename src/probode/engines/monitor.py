@@ -20,6 +20,7 @@ from threadpoolctl import ThreadpoolController
 from probode.base.limits import Limits, in_words
 from probode.base.precision import on_host
 from probode.base.status import Status
+from probode.base.waiting import doing
 from probode.engines.journal import Run
 from probode.engines.kept import (
     MOST_ROWS,
@@ -192,7 +193,12 @@ def drive(
     start, limits, pace = time.perf_counter(), monitor.limits, 0.0
     if limits.left <= 0.0:
         attempts = 1
-    with interruptible() as pressed:
+
+    def where() -> str:
+        solve = carry.solve
+        return f"t = {float(solve.state.t):.6g}, {int(solve.counts.attempted)} steps"
+
+    with interruptible() as pressed, doing(where):
         while True:
             if stops:
                 return carry, stops[0]

@@ -1,10 +1,10 @@
 """A progress bar for long solves."""
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from probode.base.waiting import doing, wanted
 from probode.engines.monitor import Progress
 
 Callback = Callable[[Progress], Any]
@@ -16,10 +16,10 @@ def with_progress(
 ) -> Iterator[Callback | None]:
     """The callback, with a bar in front of it if wanted.
 
-    ``show=True`` shows a bar on a terminal only, ``show="always"`` everywhere. The bar tells the
-    time reached, the step size, steps per second and the time that is left.
+    ``show=True`` shows a bar on a terminal and in a notebook, ``show="always"`` everywhere. The bar
+    tells the time reached, the step size, steps per second and the time that is left.
     """
-    if not show or (show is True and not sys.stderr.isatty()):
+    if not wanted(show):
         yield callback
         return
     try:
@@ -29,7 +29,8 @@ def with_progress(
     total = abs(t1 - t0)
     finite = total < float("inf")
     form = "{desc} {percentage:3.0f}%|{bar}| {elapsed}<{remaining}{postfix}" if finite else None
-    with tqdm(total=total if finite else None, bar_format=form, desc=f"t = {t0:g}") as bar:
+    bar = tqdm(total=total if finite else None, bar_format=form, desc=f"t = {t0:g}")
+    with doing(None), bar:
 
         def update(progress: Progress) -> Any:
             bar.n = abs(progress.t - t0)

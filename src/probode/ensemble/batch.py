@@ -137,6 +137,10 @@ def _harvest(
     mean, std = (x.reshape(times, -1) for x in (at.mean, at.std))
     outcome = {"mean": mean, "std": std, "status": status}
     outcome["counts"] = jnp.stack([jnp.asarray(count) for count in counts])
+    if posterior.calibration is not None:
+        made = posterior.calibration
+        lost = ~jnp.isfinite(made.error) & jnp.isfinite(mean)
+        outcome["signs"] = jnp.append(made.signs, jnp.any(lost).astype(float))
     if plan.covariance:
         outcome["cov"] = at.cov
     if plan.samples:

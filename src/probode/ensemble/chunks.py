@@ -75,19 +75,24 @@ def run_here(
         )
 
     with interruptible() as pressed, ThreadPoolExecutor(len(places)) as pool:
+
+        def begin() -> None:
+            while waiting and free and not pressed.is_set():
+                chunk, device = waiting.pop(), free.pop()
+                running[pool.submit(solve, chunk, device)] = (chunk, device)
+
         try:
-            while waiting or running:
-                while waiting and free and not pressed.is_set():
-                    chunk, device = waiting.pop(), free.pop()
-                    running[pool.submit(solve, chunk, device)] = (chunk, device)
+            begin()
+            while running:
                 if pressed.is_set():
                     stop.set()
                     waiting.clear()
                 finished, _ = wait(running, timeout=0.2, return_when=FIRST_COMPLETED)
-                for future in finished:
-                    chunk, device = running.pop(future)
-                    sink.write(chunk, future.result())
-                    free.append(device)
+                solved = [(future.result(), *running.pop(future)) for future in finished]
+                free += [device for _, _, device in solved]
+                begin()  # the next ones are solved while these are written
+                for results, chunk, _ in solved:
+                    sink.write(chunk, results)
         finally:  # an error in one chunk must not wait for the others to end
             stop.set()
         return not pressed.is_set()

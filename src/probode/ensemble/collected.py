@@ -7,15 +7,13 @@ import numpy as np
 
 from probode.base.limits import free_memory, in_words
 from probode.base.status import Status
-from probode.engines.lanes.records import LaneResults
+from probode.engines.lanes.records import COUNTS, SIGN_COUNT, LaneResults
 from probode.ensemble.chunks import Chunk
 from probode.ensemble.problem import Family
 from probode.ensemble.settings import Settings
 
 _LITTLE = 2**26
 """Bytes that are not worth asking about."""
-
-COUNTS = ("steps", "accepted", "rejected", "f_evaluations", "jacobian_evaluations")
 
 
 def layout(family: Family, settings: Settings) -> dict[str, tuple[tuple[int, ...], Any, Any]]:
@@ -27,6 +25,8 @@ def layout(family: Family, settings: Settings) -> dict[str, tuple[tuple[int, ...
     }
     if settings.covariance:
         variables["cov"] = ((times, d, d), np.float64, np.nan)
+    if settings.calibration != "model":
+        variables["signs"] = ((SIGN_COUNT,), np.float64, np.nan)
     variables.update(dict.fromkeys(COUNTS, ((), np.int64, 0)))
     return variables
 

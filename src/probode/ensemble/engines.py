@@ -1,27 +1,28 @@
 """Which engine solves the members: the one place that knows them all.
 
-Three engines take the same members and give the same results: :mod:`probode.engines.lanes`, members
-side by side in vector lanes or on a GPU, for many members of small systems and the model's own
-error bars; :mod:`probode.ensemble.one_by_one`, each by the native kernels, for fewer of them:
-nothing is compiled; and :mod:`probode.ensemble.vmapped`, the library's own loop on a batch, for all
-the rest.
+Three engines take the same members and give the same results: :mod:`probode.ensemble.one_by_one`,
+each by the native kernels on the cores of this machine, nothing compiled;
+:mod:`probode.engines.lanes`, members side by side in vector lanes or on a GPU, where there are so
+many of a small system that compiling pays; and :mod:`probode.ensemble.vmapped`, the library's own
+loop on a batch, for all the rest.
 """
 
 from collections.abc import Callable
 from dataclasses import fields, replace
 from threading import Event
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from probode.base.limits import cores
 from probode.base.status import Status
 from probode.engines import lanes
 from probode.engines.fallback import guarded_jacobian, logger, may_lack_derivatives
 from probode.engines.lanes.records import LaneResults, Members
 from probode.ensemble import one_by_one
 from probode.ensemble.function import bind_member
-from probode.ensemble.one_by_one import solve_one_by_one
+from probode.ensemble.one_by_one import blank_results, solve_one_by_one
 from probode.ensemble.problem import part, usable
 from probode.ensemble.settings import Settings
 from probode.ensemble.vmapped import solve_vmapped
@@ -106,60 +107,107 @@ def _solve_members(
     if settings.engine == "lanes" and usable(members).any() and _suits(members, settings, device):
         try:
             return _solve_lanes(vector_field, members, settings, device, on_progress, stop)
-        except lanes.Unsupported:
-            pass  # a vector field without a form on lanes
+        except lanes.Unsupported as what:
+            logger.info("members are solved by the engine 'vmapped': %s", what)
     if settings.engine == "kernels":
-        return solve_one_by_one(vector_field, members, settings, on_progress=on_progress, stop=stop)
+        try:
+            return solve_one_by_one(
+                vector_field, members, settings, on_progress=on_progress, stop=stop
+            )
+        except one_by_one.Lacking as what:  # members solved again, without derivatives
+            logger.info("members are solved by the engine 'vmapped': the kernels lack %s", what)
     return solve_vmapped(
         vector_field, members, settings, device=device, on_progress=on_progress, stop=stop
     )[0]
 
 
+class Choice(NamedTuple):
+    """An engine, and why it was taken."""
+
+    engine: str
+    reason: str
+
+
 def choose(
+    vector_field: Callable[..., Any],
     members: Members,
     settings: Settings,
     field: Field,
     device: Any = None,
     count: int | None = None,
-) -> str:
+) -> Choice:
     """The engine for an ensemble with members such as these; ``field`` is that of one of them.
 
     ``count`` is their number, if the time to compile is to be considered.
     """
-    asked = settings.engine
+    asked, other = settings.engine, None
     if type(settings.equation) is not FirstOrder:
+        other = f"is for y' = f(t, y), got {type(settings.equation).__name__}"
+    elif settings.is_held:
+        other = "takes neither invariants nor bounds"
+    if other is not None:
         if asked in ("lanes", "kernels"):
-            raise ValueError(
-                f"engine={asked!r} is for y' = f(t, y), got {type(settings.equation).__name__}: "
-                "engine='auto' takes another one."
-            )
-        return "vmapped"
-    if settings.is_held:
-        if asked in ("lanes", "kernels"):
-            raise ValueError(
-                f"engine={asked!r} takes neither invariants nor bounds: engine='auto' takes "
-                "another one."
-            )
-        return "vmapped"
-    if asked == "auto" and _suits(members, settings, device, count):
-        return "lanes"
+            raise ValueError(f"engine={asked!r} {other}: engine='auto' takes another one.")
+        return Choice("vmapped", f"lanes and kernels {other.replace('is for', 'are for', 1)}")
+    if asked == "vmapped":
+        return Choice("vmapped", "asked for")
+    lacking = _kernels_lack(members, settings, field, device, count)
+    if asked == "kernels" and lacking is None:
+        return Choice("kernels", "asked for")
     if asked == "lanes" and _suits(members, settings, device):  # however long it compiles
-        return "lanes"
-    if asked in ("auto", "kernels") and _suits_kernels(members, settings, field, device):
-        return "kernels"
+        return Choice("lanes", "asked for")
     if asked in ("lanes", "kernels"):
+        why = f" (the kernels lack {lacking})" if asked == "kernels" else ""
         raise ValueError(
-            f"engine={asked!r} cannot solve this ensemble: it is for small systems, with the "
-            "model's error bars, solved by classes of this library (none that inherit from them). "
-            "engine='auto' takes another one where needed."
+            f"engine={asked!r} cannot solve this ensemble{why}: it is for small systems, solved by "
+            "classes of this library (none that inherit from them), and lanes for the model's "
+            "error bars. engine='auto' takes another one where needed."
         )
-    return "vmapped"
+    if lacking is not None and _suits(members, settings, device, count):
+        return Choice("lanes", f"many members of a small system; the kernels lack {lacking}")
+    if lacking is not None:
+        suited = "" if settings.calibration == "model" else ", lanes calibrated error bars"
+        return Choice("vmapped", f"the kernels lack {lacking}{suited}")
+    if not _suits(members, settings, device):
+        return Choice("kernels", "nothing to compile, and nothing that lanes would do faster")
+    return _sooner(vector_field, members, settings, field.d, count or members.count)
 
 
-def _suits_kernels(members: Members, settings: Settings, field: Field, device: Any) -> bool:
-    """Whether each member can be one call of the kernels."""
-    on_cpu = (device or jax.devices()[0]).platform == "cpu"
-    return on_cpu and one_by_one.supports(members, settings, field)
+def _sooner(
+    vector_field: Callable[..., Any], members: Members, settings: Settings, d: int, count: int
+) -> Choice:
+    """Kernels or lanes: whichever is done first with so many members, by how many steps some take.
+
+    Counts of steps, and no clock: the choice is the same in every run.
+    """
+    times = lanes.seconds_of(settings.solver, d, members.only_end, settings.smooth)
+    if count * MOST_STEPS * times.gained <= times.compiling:
+        return Choice("kernels", "too few members to compile anything for them")
+    fits = np.flatnonzero(usable(members))
+    if len(fits) == 0:
+        return Choice("kernels", "no member can be begun")
+    some = part(members, fits[np.linspace(0, len(fits) - 1, min(_TRIED, len(fits))).astype(int)])
+    tried = solve_one_by_one(vector_field, some, replace(settings, calibration="model"))
+    gained = count * float(np.mean(tried.steps)) * times.gained / cores()
+    both = f"{times.compiling:.1f} s, and gain about {gained:.1f} s"
+    if gained <= times.compiling:
+        return Choice("kernels", f"lanes would compile for about {both}")
+    return Choice("lanes", f"they compile for about {both} on the kernels")
+
+
+_TRIED = 8
+"""Members that are solved to know how many steps they take."""
+
+MOST_STEPS = 100_000
+
+
+def _kernels_lack(
+    members: Members, settings: Settings, field: Field, device: Any, count: int | None = None
+) -> str | None:
+    """What keeps the kernels from solving each member, in words; ``None``: nothing."""
+    if (device or jax.devices()[0]).platform != "cpu":
+        return "a way to run on this device"
+    return one_by_one.lacks(members, settings, field, count or members.count)
 
 
 def _suits(
@@ -226,15 +274,7 @@ def _solve_lanes(
     if found is not None and fits.all():
         return found
     code = np.where(fits, Status.INTERRUPTED.value, Status.START_NOT_FINITE.value)
-    return _blank(members, settings, code) if found is None else _spread(found, fits, code)
-
-
-def _blank(members: Members, settings: Settings, status: np.ndarray) -> LaneResults:
-    """Results of members of which nothing is known."""
-    count, times, d = members.count, members.times.shape[1], members.d
-    nothing = np.full((count, times, d), np.nan)
-    cov = np.full((count, times, d, d), np.nan) if settings.covariance else None
-    return LaneResults(nothing, nothing, cov, status, *np.zeros((5, count), int))
+    return blank_results(members, settings, code) if found is None else _spread(found, fits, code)
 
 
 def _spread(found: LaneResults, fits: np.ndarray, status: np.ndarray) -> LaneResults:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from probode.ensemble.collected import COUNTS
+from probode.engines.lanes.records import COUNTS
 from probode.posterior.export import DATASET_NAMES, library, library_version
 
 if TYPE_CHECKING:
@@ -54,6 +54,10 @@ def to_xarray(ensemble: "Ensemble") -> "Dataset":
         )
     for name in ("status", *COUNTS):
         variables[name] = dims, getattr(ensemble, name)
+    if ensemble.settings.calibration != "model":
+        trusted = ensemble.diagnose().trusted
+        words = "whether nothing speaks against the standard deviations"
+        variables["trusted"] = dims, trusted, {"long_name": words}
     coords: dict[str, Any] = {**ensemble.coords, "state": np.arange(d)}
     times = ensemble.t
     if times.ndim == 1:
@@ -61,3 +65,9 @@ def to_xarray(ensemble: "Ensemble") -> "Dataset":
     else:
         variables["t"] = (*dims, "time"), times, {"long_name": "save points"}
     return xarray.Dataset(variables, coords, attributes(ensemble))
+
+
+def to_netcdf(ensemble: "Ensemble", path: Any) -> None:
+    """See :meth:`Ensemble.to_netcdf`."""
+    library("netCDF4")
+    to_xarray(ensemble).to_netcdf(path, engine="netcdf4")

@@ -9,6 +9,7 @@ import numpy as np
 from probode.base.record import unchecked
 from probode.base.status import Status
 from probode.ensemble.constraint import portable_invariants, traced_invariants
+from probode.ensemble.diagnosis import EnsembleDiagnosis, diagnosis_of
 from probode.ensemble.function import portable, traceable
 from probode.ensemble.moments import DRAW, Moments, moments
 from probode.ensemble.problem import Family, member
@@ -101,7 +102,7 @@ class Ensemble(Views):
     def std(self) -> np.ndarray:
         """Posterior standard deviations ``(B, T, *shape)``.
 
-        Those of the model, unless ``calibration`` asked for the size of the global error.
+        Of the size of the global error, unless ``calibration="model"`` asked for the model's.
         """
         return self._values("std", self.family.shape)
 
@@ -124,9 +125,18 @@ class Ensemble(Views):
     def engine(self) -> str:
         """The engine that was chosen; "lanes" leave a vector field without such a form to vmapped.
 
-        See ``engine`` of :func:`probode.solve_ensemble`.
+        See ``engine`` of :func:`probode.solve_ensemble`, and :attr:`engine_reason`.
         """
         return self.settings.engine
+
+    @property
+    def engine_reason(self) -> str:
+        """Why this engine, in words."""
+        return self.settings.reason
+
+    def diagnose(self) -> EnsembleDiagnosis:
+        """Which members' error bars to trust, and what speaks against those of the others."""
+        return diagnosis_of(self)
 
     @property
     def status(self) -> np.ndarray:
@@ -263,7 +273,7 @@ class Ensemble(Views):
 
         before = vars(self.settings)
         fixed = {name: before[name] for name in ("equation", "invariants", "bounds")}
-        names = [name for name in before if name not in fixed]
+        names = [name for name in before if name not in (*fixed, "reason")]
         unknown = set(changes) - set(names)
         if unknown:
             raise TypeError(f"rerun takes {', '.join(names)}, got {', '.join(sorted(unknown))}.")

@@ -23,6 +23,8 @@ class Settings:
     jac: Any
     engine: str = "auto"
     """Which engine solves the members; ``"auto"``: not decided yet."""
+    reason: str = ""
+    """Why that engine, in words."""
     equation: Equation = FIRST_ORDER
     """What is solved, without its function."""
     invariants: tuple[Any, ...] | None = None

@@ -144,7 +144,7 @@ def _create(
         DATASET_NAMES.get(name, name): form for name, form in layout(family, settings).items()
     }
     variables["status"] = ((), np.int64, Status.RUNNING.value)
-    names = {1: (), 3: ("time", "state"), 4: ("time", "state", "state2")}
+    names = {1: (), 2: ("sign",), 3: ("time", "state"), 4: ("time", "state", "state2")}
     for name, (shape, dtype, blank) in variables.items():
         group.create_array(
             name,

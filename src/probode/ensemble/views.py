@@ -25,6 +25,12 @@ class Views:
 
         return to_xarray(self)
 
+    def to_netcdf(self: Any, path: Any) -> None:
+        """Write :meth:`to_xarray` into a netCDF file (``pip install probode[export]``)."""
+        from probode.ensemble.export import to_netcdf
+
+        to_netcdf(self, path)
+
     def plot(
         self: Any, component: int = 0, *, time: int = -1, title: str | None = None
     ) -> "Figure":
@@ -68,7 +74,7 @@ def _rows(ensemble: Any) -> list[tuple[str, str]]:
             f"mean {np.mean(steps):.1f}, from {np.min(steps)} to {np.max(steps)} "
             f"({np.sum(ensemble.rejected) / max(np.sum(steps), 1):.0%} rejected)",
         ),
-        ("engine", ensemble.engine),
+        ("engine", f"{ensemble.engine} ({ensemble.engine_reason})"),
     ]
     codes, counts = np.unique(status, return_counts=True)
     ended = ", ".join(

@@ -18,7 +18,7 @@ from probode.base.compile import TURN_ON_CPU
 from probode.base.precision import double_precision
 from probode.base.said import logger
 from probode.base.status import Status
-from probode.engines.lanes.records import LaneResults, Members
+from probode.engines.lanes.records import COUNTS, SIGN_COUNT, LaneResults, Members
 from probode.engines.lanes.refill import Places
 from probode.engines.monitor import one_blas_thread
 from probode.ensemble import batch
@@ -290,11 +290,15 @@ def _gather(
     mean, std = (np.full((count, times, d), np.nan) for _ in range(2))
     cov = np.full((count, times, d, d), np.nan) if settings.covariance else None
     samples = np.full((count, plan.samples, times, d), np.nan) if plan.samples else None
+    signs = None if settings.calibration == "model" else np.full((count, SIGN_COUNT), np.nan)
     for which, outcome in found:
         mean[which], std[which] = outcome["mean"], outcome["std"]
         status[which], counts[:, which] = outcome["status"], outcome["counts"].T
         if cov is not None:
             cov[which] = outcome["cov"]
+        if signs is not None:
+            signs[which] = outcome["signs"]
         if samples is not None:
             samples[which] = outcome["samples"]
-    return LaneResults(mean, std, cov, status, *counts), samples
+    by_name = dict(zip(COUNTS, counts, strict=True))
+    return LaneResults(mean, std, cov, status, signs=signs, **by_name), samples

@@ -2,9 +2,10 @@
 
 Between save points no smoothed means are kept, so the error is that of the *filter's* mean, on
 cubic interpolants of its values and slopes. What is written down at a save point is the solution
-with that error taken off; the error of the smoothed mean there is its distance from it. Windows are
-causal: a running mean whose length is a fifth (for ``c`` a twenty-fifth) of the steps so far, as
-many as the two-sided windows of :mod:`probode.global_error.scales` have.
+with that error taken off; the error of the smoothed mean there is its distance from it. How large
+errors are around, those at the save points say. Where there is only one, a running mean does, over
+a fifth (for ``c`` a twenty-fifth) of the steps so far, as many as the two-sided windows of
+:mod:`probode.global_error.scales` have.
 """
 
 from dataclasses import dataclass, replace
@@ -192,10 +193,8 @@ class Tracker:
 
         def scaled(error: Array, std: Array, square: Array, *of: Array) -> scales.Scales:
             around = misfits, square
-            if several and reached >= _ENOUGH:
-                # Derivatives of the filter at nodes are off by other amounts than those saved.
-                finite = xp.isfinite(error)
-                around = scales.around(xp, *(xp.where(finite, x, 0.0) for x in (error, std)))
+            if reached >= _ENOUGH:
+                around = scales.around_saved(xp, error, std, mine.corrected.shape[0])
             values, doubt = scales.Values(*of), self.scheme.doubt
             return scales.combine(xp, error, std, *around, values, doubt, several)
 

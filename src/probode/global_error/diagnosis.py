@@ -33,7 +33,7 @@ LIMITS = {"convergence": 1.0, "rounding": 30.0, "size": 0.5}
 """Rounding of the values belongs to the error, and is estimated with it. Only where the error is
 far below what it adds up to (a stiff equation that forgets it at once) nothing is left to estimate.
 """
-_WORDS = {
+WORDS = {
     "convergence": "the error iteration does not converge: the error is not a small perturbation",
     "rounding": "the error is near rounding level, where no estimate is exact",
     "size": "the error is as large as the solution's own variation",
@@ -49,7 +49,7 @@ _WORDS = {
     "as wide as the solution varies",
 }
 FAST = "defect-fast"
-_FAST_STEPS = 5000
+FAST_STEPS = 5000
 """Steps over which three stages without corrections are followed: beyond, one in five is lost."""
 _EPSILON = float(np.finfo(float).eps)
 _TINY = 1e-300
@@ -180,7 +180,7 @@ class Diagnosis:
         lines = [f"error bars can be trusted: {size}"]
         if not self.trusted:
             lines = ["error bars must not be trusted:"]
-        lines += [f"- {_WORDS[flag]}" for flag in self.flags]
+        lines += [f"- {WORDS[flag]}" for flag in self.flags]
         return "\n".join(lines)
 
     def __str__(self) -> str:
@@ -195,7 +195,7 @@ def judge(signs: np.ndarray, lost: bool, mode: str, looked: Looked | None, steps
     flags = [name for name, limit in LIMITS.items() if not numbers[name] <= limit]
     if lost:
         flags.append("lost")
-    if mode == FAST and steps > _FAST_STEPS:
+    if mode == FAST and steps > FAST_STEPS:
         flags.append("long")
     if steps == 0:
         flags.append("unchecked")

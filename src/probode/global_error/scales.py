@@ -185,6 +185,24 @@ def _error_around(xp: Any, error: Any) -> Any:
     return window_root_mean_square(xp, error, max(1, int(0.1 * len(error))))
 
 
+def around_saved(xp: Any, error: Any, std: Any, count: int) -> tuple[Any, Any]:
+    """The same at save points, of which ``count`` were asked for, from those with an estimate.
+
+    The errors of the filter at the steps between are others: smoothed means are off by less.
+    """
+    known = xp.all(xp.isfinite(error), axis=-1)
+    e, weight = xp.where(known[..., None], error, 0.0), known.astype(float)
+    far, near = max(2, int(0.02 * count)), max(1, int(0.1 * count))
+
+    def part(half: int) -> Any:
+        return xp.maximum(window_mean(xp, weight, half), _TINY)
+
+    c = xp.where(known, misfit(xp, e, std), 0.0)
+    local = window_root_mean_square(xp, e, near) / xp.sqrt(part(near))[..., None]
+    exact = (error == 0.0) & ~(std > _TINY)
+    return window_mean(xp, c, far) / part(far), xp.where(exact, 0.0, local)
+
+
 def of_nodes(
     xp: Any,
     error: Any,

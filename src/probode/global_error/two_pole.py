@@ -82,13 +82,18 @@ class Transport(NamedTuple):
     """Is told of each node, ``(t, y, e)``, whose error then is not kept."""
     f: int = 0
     """Evaluations so far."""
+    begins: np.ndarray = np.zeros(0)
+    """The error of the first node."""
 
     @staticmethod
-    def start(system: System, t: float, y: np.ndarray, watch: Any = None) -> "Transport":
-        """At an exactly known value."""
-        node, zero = Node(t, np.array(y, float)), np.zeros((2, y.size))
-        begun = Transport(system, (system.highest + 3) // 2, (node,), error=zero, watch=watch)
-        return begun._replace(found=([], 0))
+    def start(
+        system: System, t: float, y: np.ndarray, watch: Any = None, begins: Any = None
+    ) -> "Transport":
+        """At an exactly known value, or at one whose error is the one it ``begins`` with."""
+        node, error = Node(t, np.array(y, float)), np.zeros((2, y.size))
+        error[0] = 0.0 if begins is None else begins
+        begun = Transport(system, (system.highest + 3) // 2, (node,), error=error, watch=watch)
+        return begun._replace(found=([], 0), begins=error[0].copy())
 
     def passed(self, now: Standing) -> "Transport":
         """After a step of the filter: its error is found when it has gone on for ``w`` steps."""
@@ -118,8 +123,8 @@ class Transport(NamedTuple):
     def errors(self) -> np.ndarray:
         """At all nodes that were reached, the first one included, ``(N, d)``."""
         known, count = self.found
-        zero = np.zeros((1, self.error.shape[1]))
-        return np.concatenate([zero, np.stack(known[:count])]) if count else zero
+        first = self.begins[None]
+        return np.concatenate([first, np.stack(known[:count])]) if count else first
 
     def _noted(self, node: Node, error: np.ndarray) -> "Transport":
         """With the error of a node."""

@@ -8,7 +8,7 @@ from scipy.stats import chi2
 
 from probode.inference.at_data import Seen
 from probode.inference.prediction import Prediction, predict
-from probode.posterior.plotting import PALETTE, decorate, new_axes, pyplot, styled
+from probode.posterior.axes import PALETTE, decorate, new_axes, pyplot, styled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

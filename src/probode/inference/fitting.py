@@ -9,6 +9,7 @@ import numpy as np
 
 from probode.base.errors import check_choice
 from probode.base.precision import double_precision
+from probode.base.waiting import doing
 from probode.engines.monitor import interruptible
 from probode.filter.control import PControl, PIControl
 from probode.filter.given import check_limits
@@ -25,6 +26,7 @@ from probode.inference.task import Plan, read_task
 from probode.model.diffusion import as_diffusion
 
 
+@doing("fitting")
 def fit(
     f: Callable[..., Any],
     data: Any,

@@ -11,6 +11,7 @@ from probode.base.errors import check_choice
 from probode.base.limits import Limits
 from probode.base.precision import double_precision
 from probode.base.status import Status
+from probode.base.waiting import doing
 from probode.filter.control import Control, GridSteps, PControl, PIControl
 from probode.filter.given import break_times, check_limits
 from probode.filter.solvers import EK1, SparseEK1
@@ -27,10 +28,11 @@ from probode.ivp.method import (
     single_state,
     solvers_for,
 )
+from probode.ivp.noticed import with_notice
 from probode.ivp.options import Options, read_tolerances
 from probode.ivp.result import Constant, Embedding, OdeResult, Solution, state_at
 from probode.ivp.run import Carried, Task
-from probode.ivp.target import Target, reach
+from probode.ivp.target import Integrated, Target, reach
 from probode.ivp.until import Pursuit
 from probode.model.equation import Equation, as_equation
 from probode.model.implicit import Implicit
@@ -51,6 +53,7 @@ _NO_COUNTS = {"nfev": 0, "njev": 0, "nlu": 0}
 _MESSAGES = {0: Status.SUCCESS.message, 1: Status.EVENT.message}
 
 
+@doing("reading the problem")
 def solve_ivp(
     fun: Callable[..., Any],
     t_span: Any,
@@ -266,16 +269,21 @@ def solve_piece(
         carried=carried,
         cuts=cuts,
     )
-    integrate = partial(task.integrate, solvers)
     if t0 == tf:
-        point = integrate(control)
+        point = task.integrate(solvers, control)
         values = (t0, tf, start, times, dense_output, events, arguments)
         return _without_integration(*values, point)
     target, report = Target.read(chosen, embedding, control), None
-    if target is None:
-        posterior, path, counts = integrate(control)
-    else:
-        (posterior, path, counts), report = reach(target, control, integrate)
+
+    def solve(task: Task) -> Integrated:
+        nonlocal report
+        integrate = partial(task.integrate, solvers)
+        if target is None:
+            return integrate(control)
+        done, report = reach(target, control, integrate)
+        return done
+
+    posterior, path, counts = with_notice(task, plain, solve)
     if kind is not None:  # a choice of the user's
         say_if_unstable(posterior, plain, embedding, fun)
     result = _result(posterior, path, counts, embedding, times, dense_output, watched, limits)
@@ -478,7 +486,12 @@ def _result(
         y_events=None if found is None else found.y,
         **counts,
         status=status,
-        message=_MESSAGES.get(status, posterior.message if status < 0 else ""),
+        message=" ".join(
+            [
+                _MESSAGES.get(status, posterior.message if status < 0 else ""),
+                *(f"On the way: {note}." for note in posterior.problem.said),
+            ]
+        ),
         success=status >= 0,
         y_std=y_std,
         t_events_std=None if found is None else found.std,

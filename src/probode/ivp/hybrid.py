@@ -12,15 +12,17 @@ import numpy as np
 
 from probode.base.limits import Limits
 from probode.base.status import Status
+from probode.filter.control import PIControl
 from probode.filter.given import break_times
 from probode.ivp.accumulation import Accumulation
 from probode.ivp.actions import Mode, Place, Surface, jumped, reset
 from probode.ivp.joined import EVENTS, joined
 from probode.ivp.jumps import check_compartments, infused_by, read_jumps
 from probode.ivp.method import single_state
-from probode.ivp.options import Options
+from probode.ivp.options import Options, read_tolerances
 from probode.ivp.result import Embedding, OdeResult, state_at
 from probode.ivp.run import Carried
+from probode.ivp.target import Integrated, Target, reach
 from probode.model.doses import Doses
 from probode.model.equation import Equation, as_equation
 from probode.model.implicit import Implicit
@@ -30,7 +32,8 @@ from probode.posterior.events import Event
 from probode.posterior.pieces import PiecewisePosterior, columns_at_end, holds, through
 from probode.posterior.posterior import Posterior
 
-_NOT_WITH = ("grid", "global_rtol", "global_atol", "mass_matrix")
+_LARGEST = 3000
+"""Components: the derivative of a jump is a matrix."""
 _AT_ONCE = 8
 """Units in the last place of a time within which two times are one."""
 _AT_ITS_ROOT, _ROUNDING = 10.0, 1e-12
@@ -108,11 +111,51 @@ def solve_hybrid(
 
     It takes options, what is ``carried``, and the arguments of ``solve_ivp`` by name.
     """
-    course = Course(solve, chosen, fun, t_span, y0, method, events, vectorized, args)
-    ended, note = course.run()
-    pieces = tuple(result.posterior for result in course.results)
-    posterior = PiecewisePosterior(pieces, tuple(course.matrices), ended, note)
-    return joined(posterior, course.results, course.found, times, dense_output)
+    t0, tf = (float(t) for t in t_span)
+    _refuse(chosen, fun, method, events, y0)
+    start = State(t0, y0, Mode(fun, () if args is None else tuple(args)))
+    limits = Limits.read(chosen.time_limit, chosen.max_memory)
+    course: Any = None
+
+    def integrate(control: Any) -> Integrated:
+        nonlocal course
+        local = {} if control is None else {"rtol": control.rtol, "atol": control.atol}
+        options = chosen._replace(**local, global_rtol=None, global_atol=None)
+        course = Course(solve, options, start, tf, method, events, vectorized, limits)
+        posterior: Any = course.run()
+        return posterior, course.results[-1].path, course.counts
+
+    embedding = course_embedding(chosen, start)
+    control = PIControl(*read_tolerances(chosen.rtol, chosen.atol, embedding))
+    target = Target.read(chosen, embedding, control)
+    if target is None:
+        posterior: Any = integrate(None)[0]
+        return joined(posterior, course.results, course.found, times, dense_output)
+    if embedding.is_complex:
+        raise ValueError("global_rtol and global_atol with jumps and resets are for real states.")
+    runs: dict[int, Course] = {}
+
+    def remembered(control: Any) -> Integrated:
+        done = integrate(control)
+        runs[id(done[0])] = course
+        return done
+
+    (posterior, _, _), report = reach(target, control, remembered)
+    best = runs[id(posterior)]
+    return report.onto(joined(posterior, best.results, best.found, times, dense_output))
+
+
+def course_embedding(chosen: Options, start: "State") -> Embedding:
+    """How a state is put together."""
+    order = equation_of(chosen, start.mode.fun).order
+    y = np.asarray(start.y)
+    return Embedding(y.size // order, np.iscomplexobj(y), order)
+
+
+def equation_of(chosen: Options, fun: Any) -> Equation:
+    """What is solved, without a mass matrix."""
+    second = chosen.second_order and not isinstance(fun, Equation)
+    return SecondOrder(fun) if second else as_equation(fun)
 
 
 class Course:
@@ -122,28 +165,25 @@ class Course:
         self,
         solve: Callable[..., OdeResult],
         chosen: Options,
-        fun: Any,
-        t_span: Any,
-        y0: Any,
+        start: State,
+        tf: float,
         method: Any,
         events: Any,
         vectorized: bool,
-        args: Any,
+        limits: Limits,
     ) -> None:
-        self.t0, self.tf = (float(t) for t in t_span)
-        _refuse(chosen, fun, method, self.t0, self.tf)
+        self.t0, self.tf, self.start, self.limits = start.t, tf, start, limits
+        self.sign = 1.0 if tf >= start.t else -1.0
         self.solve, self.chosen, self.method, self.vectorized = solve, chosen, method, vectorized
         self.watched = [Watched.read(one) for one in _listed(events)]
         self.is_watching = events is not None
         self.jumps = read_jumps(chosen.jumps, chosen.doses, self.t0, self.tf)
         self.table, self.rate = chosen.doses, None
         if self.table is not None:
-            check_compartments(self.table, np.size(y0))
+            check_compartments(self.table, np.size(start.y))
             self.rate = self.table.rate
         known = [] if self.rate is None else [self.rate]
         self.breaks = break_times(chosen.breakpoints, known, self.t0, self.tf, True)
-        self.limits = Limits.read(chosen.time_limit, chosen.max_memory)
-        self.start = State(self.t0, y0, Mode(fun, () if args is None else tuple(args)))
         self.results: list[OdeResult] = []
         self.matrices: list[np.ndarray] = []
         """What is between the pieces."""
@@ -153,8 +193,19 @@ class Course:
         """How large the components of the solution have been."""
         self.accumulation = Accumulation(abs(self.tf - self.t0))
 
-    def run(self) -> tuple[Status | None, str]:
-        """Solve all pieces; how that ended, if not as the last of them did, and why in words."""
+    def run(self) -> PiecewisePosterior:
+        """Solve all pieces."""
+        ended, note = self._run()
+        pieces = tuple(result.posterior for result in self.results)
+        return PiecewisePosterior(pieces, tuple(self.matrices), ended, note)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What it has cost."""
+        return {name: sum(r[name] for r in self.results) for name in ("nfev", "njev", "nlu")}
+
+    def _run(self) -> tuple[Status | None, str]:
+        """How it ended, if not as the last piece did, and why in words."""
         state = self.start
         while True:
             state = self._jumped(state)
@@ -248,15 +299,18 @@ class Course:
         if not self.results or matrix is None:
             return None
         posterior: Posterior = self.results[-1].posterior
-        if not posterior.solver.smooths:
-            raise ValueError(
-                f"jumps, doses and resets are not for {posterior.solver.name}, which was taken "
-                "for a large system: pass a solver such as probode.EK0() or probode.EK1()."
-            )
         made, structure = posterior.calibration, posterior.method.structure
         error = None if made is None else matrix @ np.asarray(made.error[-1])
-        if error is not None and (self._is_rounding(posterior) or not holds(structure, matrix)):
+        alone = not posterior.solver.smooths or isinstance(posterior.method.equation, Implicit)
+        if error is not None and (
+            alone or self._is_rounding(posterior) or not holds(structure, matrix)
+        ):
             return Carried(None, error)
+        if alone:
+            raise ValueError(
+                f"with {posterior.solver.name} and implicit equations, jumps need the error "
+                "estimate: leave out calibration='model'."
+            )
         return Carried(through(structure, columns_at_end(posterior), matrix), error)
 
     def _is_rounding(self, posterior: Posterior) -> bool:
@@ -286,6 +340,8 @@ class Course:
 
     def _reset(self, state: State, fired: list[int]) -> State:
         """After the resets of events at one time, in the order in which they were given."""
+        if self.results and not self.results[-1].posterior.solver.smooths:
+            raise ValueError(_NO_RESETS.format("SparseEK1, which was taken for a large system"))
         place, matrix = self._place(state), state.matrix
         acting = [k for k in fired if self.watched[k].reset is not None]
         for k in acting:
@@ -312,6 +368,7 @@ class Course:
             if one.reset is None or k in just:
                 continue
             value, gradient, rate = self._surface(k, place)
+            rate *= self.sign
             wanted = one.prepared(place.mode.args, 0.0).direction * rate >= 0.0
             behind = rate != 0.0 and 0.0 <= value / rate <= _AT_ONCE * np.spacing(abs(place.t))
             if wanted and behind:
@@ -344,7 +401,7 @@ class Course:
         value, gradient, rate = self._surface(k, place)
         near = _ROUNDING * float(np.abs(gradient) @ np.abs(place.u))
         near += _AT_ITS_ROOT * self._unsure(state.matrix, gradient)
-        return float(np.sign(rate)) if abs(value) <= near else 0.0
+        return float(self.sign * np.sign(rate)) if abs(value) <= near else 0.0
 
     # States ---------------------------------------------------------------------------------------
 
@@ -361,7 +418,7 @@ class Course:
     def _place(self, state: State) -> Place:
         y = np.asarray(state.y)
         y = y.astype(complex if np.iscomplexobj(y) else float).reshape(-1)
-        order = self._equation(state.mode.fun).order
+        order = equation_of(self.chosen, state.mode.fun).order
         embedding = Embedding(y.size // order, np.iscomplexobj(y), order)
         u, std = embedding.flatten(y), np.zeros(order * embedding.d)
         if self.results and state.matrix is None:
@@ -376,13 +433,9 @@ class Course:
             )
         return State(place.t, place.embedding.values(place.u), place.mode, matrix)
 
-    def _equation(self, fun: Any) -> Equation:
-        second = self.chosen.second_order and not isinstance(fun, Equation)
-        return SecondOrder(fun) if second else as_equation(fun)
-
     def _slope(self, t: float, y: np.ndarray, mode: Mode) -> np.ndarray:
         """``f`` in real form."""
-        equation = self._equation(self._with_infusions(mode.fun))
+        equation = equation_of(self.chosen, self._with_infusions(mode.fun))
         assert equation.function is not None
         function: Any = single_state(equation.function, mode.args, self.vectorized, equation)
         value = np.ravel(np.asarray(function(t, y.copy())))
@@ -395,24 +448,30 @@ def _at_once(t: float, other: float) -> bool:
     return abs(t - other) <= _AT_ONCE * np.spacing(max(abs(t), abs(other)))
 
 
-def _refuse(chosen: Options, fun: Any, method: Any, t0: float, tf: float) -> None:
-    if not t0 < tf:
-        raise ValueError(
-            f"jumps and resets go forward in time: t_span must increase, got ({t0:g}, {tf:g})."
-        )
-    for name in _NOT_WITH:
-        if getattr(chosen, name) is not None:
-            raise ValueError(
-                f"jumps, doses and resets cannot be combined with {name}: leave it out."
-            )
+def _refuse(chosen: Options, fun: Any, method: Any, events: Any, y0: Any) -> None:
+    if chosen.grid is not None:
+        raise ValueError("jumps, doses and resets cannot be combined with grid: leave it out.")
     name = method if isinstance(method, str) else getattr(method, "name", "")
-    large = name.startswith("SparseEK1")
-    if large or isinstance(fun, Implicit):
-        what = "SparseEK1" if large else type(fun).__name__
+    large, mass = name.startswith("SparseEK1"), chosen.mass_matrix is not None
+    if any(hasattr(event, "reset") for event in _listed(events)):
+        for what, is_so in (
+            ("SparseEK1", large),
+            ("mass matrices", mass),
+            (type(fun).__name__, isinstance(fun, Implicit)),
+        ):
+            if is_so:
+                raise ValueError(_NO_RESETS.format(what))
+    if np.size(y0) > _LARGEST:
         raise ValueError(
-            f"jumps, doses and resets are not for {what}: use EK1 (or EK0) and fun(t, y)."
+            f"jumps and resets are for at most {_LARGEST} components (their derivatives are dense "
+            f"matrices), got {np.size(y0)}."
         )
     table = chosen.doses
     flows = isinstance(table, Doses) and table.rate is not None
-    if flows and (isinstance(fun, Equation) or chosen.second_order):
-        raise ValueError("infusions are for fun(t, y) of first order: write it as a system.")
+    if flows and (isinstance(fun, Equation) or chosen.second_order or mass):
+        raise ValueError("infusions are for y' = fun(t, y) of first order: write it as a system.")
+
+
+_NO_RESETS = (
+    "events with a reset are not for {}: use EK1 (or EK0) and fun(t, y). Jumps at given times are."
+)

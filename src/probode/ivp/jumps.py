@@ -17,7 +17,7 @@ class Jump(NamedTuple):
 
 
 def read_jumps(given: Any, table: Any, t0: float, tf: float) -> list[Jump]:
-    """Jumps in the order of their times, those of one time together."""
+    """Jumps in the order in which they are met, those of one time together."""
     expected = "jumps must be a list of pairs (time, map) with map(t, y) -> y"
     pairs: list[tuple[float, Any]] = []
     try:
@@ -27,7 +27,7 @@ def read_jumps(given: Any, table: Any, t0: float, tf: float) -> list[Jump]:
     for t, function in listed:
         if not callable(function):
             raise TypeError(f"{expected}, got {function!r} at t = {t:g}.")
-        if not t0 <= t < tf:
+        if not (t0 <= t < tf or t0 >= t > tf):
             raise ValueError(
                 f"jumps must lie between t0 = {t0:g} and (before) tf = {tf:g}, got one at t = "
                 f"{t:g}: leave it out, or apply it to y0 or to the final state."
@@ -36,13 +36,17 @@ def read_jumps(given: Any, table: Any, t0: float, tf: float) -> list[Jump]:
     if table is not None:
         if not isinstance(table, Doses):
             raise TypeError(f"doses must be made by probode.doses(...), got {table!r}.")
+        if tf < t0:
+            raise ValueError(
+                f"doses are given forward in time: t_span must increase, got ({t0:g}, {tf:g})."
+            )
         if len(table) and np.min(table.times) < t0:
             raise ValueError(
                 f"doses must not be given before t0 = {t0:g}, got one at t = "
                 f"{np.min(table.times):g}: begin earlier, or put what is left of it into y0."
             )
         pairs += [pair for pair in table.jumps if pair[0] < tf]
-    times = sorted({t for t, _ in pairs})
+    times = sorted({t for t, _ in pairs}, reverse=tf < t0)
     return [Jump(t, [function for when, function in pairs if when == t]) for t in times]
 
 

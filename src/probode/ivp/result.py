@@ -32,6 +32,16 @@ class OdeResult(dict[str, Any]):
             return self["y_cov"]
         raise KeyError(key)
 
+    def plot(self, **options: Any) -> Any:
+        """Draw ``posterior.plot(**options)`` and mark the events; return the figure (or ``ax``)."""
+        from probode.posterior.plotting import mark_events
+
+        drawn = self["posterior"].plot(**options)
+        if self["t_events"] is not None:
+            ax = options.get("ax") or drawn.axes[0]
+            mark_events(ax, self["t_events"], self["t_events_std"])
+        return drawn
+
     def __getattr__(self, name: str) -> Any:
         try:
             return self[name]

@@ -120,14 +120,20 @@ class Task:
 
     def integrate(self, candidates: list[Candidate], control: Control) -> Integrated:
         """The result of the first candidate that is done within its budget of steps."""
+        given_up: str | None = None
         for solver, budget in candidates:
             began = self.limits.elapsed
             done = self._solve(solver, control, budget)
             if done is None:
+                given_up = f"{solver.name} was given up after {budget} steps"
                 continue
-            if self.limits.left <= self.limits.elapsed - began:  # another takes as long again
+            if self.limits.left > self.limits.elapsed - began:  # another takes as long again
+                done = self._again_where_something_was_missed(done, solver, control, budget)
+            if given_up is None:
                 return done
-            return self._again_where_something_was_missed(done, solver, control, budget)
+            words = f"{given_up}, as stiff problems take them, and {solver.name} took its place"
+            problem = done[0].problem.noted(words)
+            return replace(done[0], problem=problem), *done[1:]
         raise AssertionError("the last candidate has no budget")
 
     def _again_where_something_was_missed(
@@ -281,7 +287,8 @@ class Task:
             made = replace(made, problem=way.problem, is_complex=embedding.is_complex)
             if self.carried is not None:
                 made = replace(made, begins=self.carried.error)
-            if self.cuts and made.status == Status.EVENT and self.watched is not None:
+            cuts = self.cuts and not large
+            if cuts and made.status == Status.EVENT and self.watched is not None:
                 end = events.end_time(self.watched, made, embedding.values)
                 if end is not None and end != made.t[0]:
                     made = cut(made, end, held)
@@ -292,7 +299,9 @@ class Task:
         if large:
             asked = self.asked(way)
             only = self.times if journal is None else None  # all steps are kept then
-            large_system.equip(way.given, way.solver, options.calibration, asked, only)
+            begins = None if self.carried is None else self.carried.error
+            mode = options.calibration
+            large_system.equip(way.given, way.solver, mode, asked, only, begins=begins)
             if only is not None:
                 nodes, final, status = large_system.saved_path(way.given, only, monitor)
                 return finish(nodes.held_to(method, held), final, status, self.limits)

@@ -77,6 +77,10 @@ class Target(NamedTuple):
         """``max |e_i| / w_i``: at most one where the target is met; infinite without a result."""
         if not bool(posterior.success):
             return np.inf
+        pieces: Any = getattr(posterior, "pieces", None)
+        if pieces is not None:
+            some = pieces[-1:] if self.at_end else pieces
+            return max(map(self.measure, some))
         assert posterior.calibration is not None
         error = np.abs(np.asarray(posterior.calibration.error))
         weight = self.atol + self.rtol * np.abs(state_at(posterior)[0])

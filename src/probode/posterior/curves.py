@@ -11,6 +11,13 @@ from probode.posterior.posterior import Posterior, component_names, one_solve
 Reference = Callable[[float], Any]
 
 MOST_LINES = 200
+BAND = 1.959963984540054
+"""Half width of the central 95 % of a Gaussian, in standard deviations."""
+_BESIDE = 0.5
+"""Part of the solution's range by which bands may widen the axis, up and down."""
+_USUALLY, STILL_SEEN, OUT_OF_SIGHT = 0.95, 3.0, 1e3
+"""Of a solve that ended too early: what holds for this part of the time, and in units of its size
+then what is still drawn, and what is so large that the rest would be a line."""
 _TIMES = 500
 _GROWTH = 1e6
 """If the steps grow by this factor, and hardly ever shrink, the time axis is logarithmic."""
@@ -121,9 +128,12 @@ def few(values: np.ndarray, n: int) -> np.ndarray:
 def drawing_times(nodes: np.ndarray) -> np.ndarray:
     """Times to draw at: half of them spread over the interval, half over the steps.
 
-    The latter keep layers that are thin in comparison to the interval, the former long steps.
+    The latter keep layers that are thin in comparison to the interval, the former long steps. In
+    steps of a few roundings (across a switch) there is nothing to see.
     """
-    half = _TIMES // 2
+    half, steps = _TIMES // 2, np.abs(np.diff(nodes))
+    wide = np.append(True, steps > 1e3 * np.spacing(np.max(np.abs(nodes))))
+    whole, nodes = nodes, nodes[wide] if np.count_nonzero(wide) > 1 else nodes
     places = np.linspace(0, nodes.size - 1, half)
     over_steps = np.interp(places, np.arange(nodes.size), nodes)
     if steps_grow(nodes):
@@ -131,8 +141,9 @@ def drawing_times(nodes: np.ndarray) -> np.ndarray:
     else:
         over_time = np.linspace(nodes[0], nodes[-1], half)
     times = np.unique(np.concatenate([over_steps, over_time]))
-    times = np.clip(times, nodes.min(), nodes.max())
-    return times if nodes[-1] >= nodes[0] else times[::-1]
+    times = np.clip(np.append(times, whole[[0, -1]]), whole.min(), whole.max())
+    times = np.unique(times)
+    return times if whole[-1] >= whole[0] else times[::-1]
 
 
 def _error(t: np.ndarray, mean: np.ndarray, reference: Reference) -> np.ndarray:
@@ -153,3 +164,22 @@ def steps_grow(nodes: np.ndarray) -> bool:
         return False
     largest = np.maximum.accumulate(steps)
     return bool(largest[-1] > _GROWTH * steps[0] and np.all(steps > 0.1 * largest))
+
+
+def within_reach(mean: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """Edges of bands, not farther from all means than a part of their range."""
+    edges, mean = edges[np.isfinite(edges)], mean[np.isfinite(mean)]
+    extent = np.ptp(mean) if mean.size else 0.0
+    if extent == 0.0:  # nothing but the band to see
+        return edges
+    return np.clip(edges, mean.min() - _BESIDE * extent, mean.max() + _BESIDE * extent)
+
+
+def usual_size(t: np.ndarray, values: np.ndarray) -> float | None:
+    """How large values are most of the time, if they grow out of sight at some time."""
+    sizes, evenly = np.max(np.abs(values), axis=1), np.linspace(0.0, 1.0, 200)
+    if t.size < 2 or t[-1] == t[0]:
+        return None
+    share = (t - t[0]) / (t[-1] - t[0])
+    usual = float(np.quantile(np.interp(evenly, share, sizes), _USUALLY))
+    return usual if OUT_OF_SIGHT * usual < np.max(sizes) else None

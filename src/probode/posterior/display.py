@@ -11,6 +11,7 @@ from probode.base.precision import is_traced
 from probode.posterior.curves import few, steps_grow
 from probode.posterior.paths import NodePath
 from probode.posterior.posterior import Posterior, component_names, one_solve
+from probode.posterior.small_figure import small_figure
 
 _TEXT_VALUES = 4
 _HTML_VALUES = 6
@@ -68,7 +69,7 @@ def text(posterior: Posterior) -> str:
     if final:
         more = ", ..." if np.prod(posterior.shape) > len(final) else ""
         lines.append(f"  final value: {', '.join(final)}{more}")
-    lines += [f"  {line}" for line in (_cost(posterior), *_data(posterior), posterior.message)]
+    lines += [f"  {line}" for line in (cost(posterior), *_data(posterior), posterior.message)]
     if posterior.calibration is not None:
         lines += [f"  {line}" for line in posterior.diagnose().verdict.splitlines()]
     return "\n".join(lines)
@@ -85,10 +86,11 @@ def html(posterior: Posterior) -> str | None:
     success = bool(posterior.success)
     mark = f'<strong style="color: {_MARK_COLORS[success]}">{"✓" if success else "✗"}</strong>'
     evidence = f"log evidence {float(posterior.log_evidence) + 0.0:.6g}"
-    about = "; ".join([_interval(posterior), _cost(posterior), evidence, *_data(posterior)])
+    about = "; ".join([_interval(posterior), cost(posterior), evidence, *_data(posterior)])
     parts = [
         f"<div><strong>Posterior</strong> of {escape(_method(posterior))}</div>",
         f"<div>{mark} {escape(posterior.message)}</div>",
+        small_figure(posterior, _names(posterior)),
         _table(posterior),
         _verdict(posterior),
         f'<div style="opacity: 0.75">{escape(about)}</div>',
@@ -146,19 +148,20 @@ def _interval(posterior: Posterior) -> str:
     return f"t from {t[0]:g} to {t[-1]:g}, {t.size} times"
 
 
-def _cost(posterior: Posterior) -> str:
+def cost(posterior: Posterior) -> str:
+    """Steps and evaluations, in words."""
     stats = posterior.stats
     known = posterior.engine != "unknown"
     by = f" by the {posterior.engine} engine" if known else ""
-    cost = (
+    told = (
         f"{int(stats.steps)} steps ({int(stats.rejected)} rejected){by}, "
         f"{int(stats.f_evaluations)} evaluations of f, "
         f"{int(stats.jacobian_evaluations)} of its Jacobian"
     )
     if posterior.calibration is None:
-        return cost
+        return told
     return (
-        f"{cost}, for the calibration {int(stats.calibration_f_evaluations)} and "
+        f"{told}, for the calibration {int(stats.calibration_f_evaluations)} and "
         f"{int(stats.calibration_jacobian_evaluations)} more"
     )
 
@@ -190,11 +193,7 @@ def _table(posterior: Posterior) -> str:
     curves = _curves(posterior, len(final))
     head = ["", "final value", *(["solution", "std (log scale)"] if curves else [])]
     rows = ["<tr>" + "".join(_cell(f"<small>{name}</small>") for name in head) + "</tr>"]
-    names = component_names(
-        posterior,
-        lambda index: f"y[{', '.join(str(int(i) - 1) for i in index)}]" if index else "y",
-        "{part} {name}",
-    )
+    names = _names(posterior)
     for k, value in enumerate(final):
         cells = [names[k], escape(value), *(curves[k] if curves else ())]
         rows.append("<tr>" + "".join(map(_cell, cells)) + "</tr>")
@@ -202,6 +201,15 @@ def _table(posterior: Posterior) -> str:
     if left:
         rows.append(f"<tr>{_cell('…')}{_cell(f'and {left} more')}</tr>")
     return '<table style="border-collapse: collapse">' + "\n".join(rows) + "</table>"
+
+
+def _names(posterior: Posterior) -> list[str]:
+    """The components as Python indexes them."""
+    return component_names(
+        posterior,
+        lambda index: f"y[{', '.join(str(int(i) - 1) for i in index)}]" if index else "y",
+        "{part} {name}",
+    )
 
 
 def _cell(content: str) -> str:

@@ -49,6 +49,7 @@ from probode.posterior.chosen import ChosenPath, Trail
 from probode.posterior.conditioned import Given
 from probode.posterior.held import Held
 from probode.posterior.paths import NodePath, SavedPath
+from probode.posterior.pieces import PiecewisePosterior
 from probode.posterior.posterior import Posterior, Problem, Stats, component_names, one_solve
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ _CLASSES: dict[str, type] = {
         *(EK0, EK1, DiagonalEK1, SparseEK1, FixedDiffusion, DynamicDiffusion),
         *(TaylorStart, RungeKuttaStart, DiffuseStart, SlopeStart),
         *(Method, IWP, IOUP, Matern, FirstOrder, SecondOrder, Isotropic, BlockDiagonal, Dense),
-        *(Implicit, MassMatrix, ImplicitNewton),
+        *(Implicit, MassMatrix, ImplicitNewton, PiecewisePosterior),
     )
 }
 """What a saved posterior may be made of."""
@@ -172,17 +173,22 @@ def to_dataframe(
     return pandas.DataFrame(columns, index=pandas.Index(times, name="time"))
 
 
-def save(posterior: Posterior, path: str | os.PathLike[str]) -> None:
+def save(posterior: Posterior | PiecewisePosterior, path: str | os.PathLike[str]) -> None:
     """Write a posterior into a file, for :func:`load`.
 
     Parameters
     ----------
     posterior
-        What :func:`probode.solve` returned: all steps, or the times of ``save_at``.
+        What :func:`probode.solve` returned: all steps, or the times of ``save_at``; or that of a
+        solution in pieces.
     path
         The file; ``.npz`` is the usual ending. What is there is overwritten.
     """
-    posterior = one_solve(posterior, "save")
+    if isinstance(posterior, Posterior):
+        posterior = one_solve(posterior, "save")
+    else:
+        pieces = tuple(one_solve(piece, "save") for piece in posterior.pieces)
+        posterior = dataclasses.replace(posterior, pieces=pieces)
     arrays: dict[str, np.ndarray] = {}
     header = {
         "format": FORMAT,
@@ -195,7 +201,7 @@ def save(posterior: Posterior, path: str | os.PathLike[str]) -> None:
         np.savez(file, allow_pickle=False, header=np.array(json.dumps(header)), **arrays)
 
 
-def load(path: str | os.PathLike[str]) -> Posterior:
+def load(path: str | os.PathLike[str]) -> Posterior | PiecewisePosterior:
     """Read a posterior that :func:`save` has written: the same, bit for bit.
 
     Parameters
@@ -214,7 +220,7 @@ def load(path: str | os.PathLike[str]) -> Posterior:
                 posterior = _decode(header["posterior"], members)
             except (KeyError, TypeError, ValueError, *_DAMAGED) as error:
                 raise ValueError(f"{name!r} is a damaged posterior: {error}") from error
-    if not isinstance(posterior, Posterior):
+    if not isinstance(posterior, Posterior | PiecewisePosterior):
         raise ValueError(f"{name!r} is a damaged posterior: it holds {posterior!r}.")
     return posterior
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from probode.base.limits import Limits, rehearsed
 from probode.base.status import Status
+from probode.base.waiting import doing
 from probode.engines.kept import Kept, pack_rows
 from probode.engines.monitor import Monitor
 from probode.filter import loop
@@ -84,7 +85,8 @@ def run_and_finish(
     final, status, kept = run(monitor._replace(rehearse=rehearse))
     if status == Status.MAX_STEPS and int(final.counts.attempted) == budget:
         return None
-    return finished(final, status, kept, limits)
+    with doing(f"from {kept.steps} steps to the solution and its error bars"):
+        return finished(final, status, kept, limits)
 
 
 def node_path(final: loop.Solve, kept: Kept, smoothing: bool, limits: Limits) -> NodePath:

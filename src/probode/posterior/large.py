@@ -50,10 +50,12 @@ def equip(
     asked: Asked,
     times: Any = None,
     traced: bool = False,
+    begins: Any = None,
 ) -> None:
     """With the system, and what carries its error along if there are to be error bars.
 
-    ``times`` are those at which the solution is kept, if it is nowhere else.
+    ``times`` are those at which the solution is kept, if it is nowhere else; ``begins`` is the
+    error of the start, if that is not exact.
     """
     inputs = given.inputs
     if traced:
@@ -64,7 +66,7 @@ def equip(
     follower = None
     if mode != "model":
         watch = None if times is None else two_pole_bars.AtTimes(np.asarray(times), t0, y0)
-        follower = two_pole.Transport.start(system, t0, y0, watch)
+        follower = two_pole.Transport.start(system, t0, y0, watch, begins)
     given.large = Large(system, follower)
 
 

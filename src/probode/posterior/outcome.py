@@ -192,6 +192,15 @@ class Problem:
         self.look = look
         """What was seen between the steps (:class:`probode.global_error.between.Look`)."""
 
+    said: tuple[str, ...] = ()
+    """Those notes that a result of ``solve_ivp`` has in its message."""
+
+    def noted(self, text: str) -> "Problem":
+        """The same with something more to say of it."""
+        found = copy.copy(self)
+        found.notes, found.said = (*self.notes, text), (*self.said, text)
+        return found
+
     def seen(self, look: Any) -> "Problem":
         """The same after a look between the steps."""
         found = copy.copy(self)
@@ -219,6 +228,7 @@ class Problem:
                 if self._again is not None:
                     lost += ". What only Python can evaluate must be defined in a module"
         seen = {"notes": self.notes, "switches": self.switches, "look": self.look}
+        seen["said"] = self.said
         return {"_stored": content, "lost": lost, **seen}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -227,7 +237,7 @@ class Problem:
 
     def __copy__(self) -> "Problem":
         made = Problem(self._field, self.notes, self.switches, self.look, self._again)
-        made._stored, made.lost = self._stored, self.lost
+        made._stored, made.lost, made.said = self._stored, self.lost, self.said
         return made
 
     def __deepcopy__(self, memo: Any) -> "Problem":

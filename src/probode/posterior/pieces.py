@@ -9,7 +9,7 @@ Within a piece nothing is different from any other solve. No piece is smoothed b
 the next jump.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,8 +22,8 @@ from probode.global_error.diagnosis import LIMITS, Diagnosis
 from probode.global_error.result import Calibration
 from probode.posterior.outcome import Stats
 from probode.posterior.paths import NodePath
+from probode.posterior.pieces_views import PieceViews
 from probode.posterior.posterior import Posterior
-from probode.posterior.views import Views
 
 _COUNTS = (
     *("steps", "accepted", "rejected", "f_evaluations", "jacobian_evaluations"),
@@ -46,12 +46,12 @@ class Values:
 
 
 @dataclass(frozen=True, repr=False)
-class PiecewisePosterior(Views):
+class PiecewisePosterior(PieceViews):
     """Posterior over a solution with jumps, in pieces between them.
 
     ``t`` has the time of a jump twice: ``mean`` and ``std`` are those before it, then those after
     it. At the time of a jump ``posterior(t)`` is the value after it. What it does not have of a
-    :class:`Posterior` (files, ``condition``) its ``pieces`` have.
+    :class:`Posterior` (``condition``) its ``pieces`` have.
     """
 
     pieces: tuple[Posterior, ...]
@@ -77,7 +77,8 @@ class PiecewisePosterior(Views):
             return getattr(self.pieces[0], name)
         if name in ("status", "status_code", "success", "problem"):
             if self.ended is not None and name != "problem":
-                return {"status": self.ended, "success": False}.get(name, self.ended.value)
+                ended = Status(self.ended)
+                return {"status": ended, "success": False}.get(name, ended.value)
             return getattr(self.pieces[-1], name)
         raise AttributeError(
             f"a posterior with jumps has no attribute {name!r}; its pieces may: see .pieces."
@@ -140,32 +141,33 @@ class PiecewisePosterior(Views):
         deviations ``δ⁻`` are such that ``D δ⁻`` are those after the jump. Where a piece begins
         exactly for the model, there is nothing to go through.
         """
+        if t is None:
+            return np.concatenate(self.drawn(n, seed, None, k), axis=1)
+        each = np.asarray(t, float).reshape(-1)
+        piece_of = self._piece_of(each)
+        times = [each[piece_of == i] for i in range(len(self.pieces))]
+        found = np.empty((n, len(each), *self.shape))
+        for i, rows in enumerate(self.drawn(n, seed, times, k)):
+            found[:, piece_of == i] = rows
+        return found.reshape(n, *np.shape(t), *self.shape)
+
+    def drawn(self, n: int, seed: Any, times: Any, k: int) -> list[np.ndarray]:
+        """Such samples of each piece: at its steps, or at the ``times`` that are given for it."""
         key = jax.random.key(seed) if isinstance(seed, int | np.integer) else seed
-        piece_of = None if t is None else self._piece_of(np.asarray(t, float).reshape(-1))
-        drawn: list[Any] = []
+        found: list[Any] = []
         after: np.ndarray | None = None
         for i in reversed(range(len(self.pieces))):
             piece, key = self.pieces[i], jax.random.fold_in(key, i)
-            times = None
-            if piece_of is not None:
-                times = np.asarray(t, float).reshape(-1)[piece_of == i]
-                times = np.append(times, piece.t[0])
+            own = None if times is None else np.append(times[i], piece.t[0])
             end = None
             if after is not None and np.any(after):
                 key, subkey = jax.random.split(key)
                 noise = np.asarray(jax.random.normal(subkey, after.shape, np.float32), float)
                 plain: Any = replace(piece, calibration=None).state(piece.t[-1:])
                 end = deviations_before(self.jacobians[i], plain.cov[0], after, noise)
-            rows, begun = piece.sample_given_end(n, key, times, k, end)
-            drawn.append(rows if times is None else rows[:, :-1])
-            after = begun
-        drawn.reverse()
-        if piece_of is None:
-            return np.concatenate(drawn, axis=1)
-        found = np.empty((n, len(piece_of), *self.shape))
-        for i, rows in enumerate(drawn):
-            found[:, piece_of == i] = rows
-        return found.reshape(n, *np.shape(t), *self.shape)
+            rows, after = piece.sample_given_end(n, key, own, k, end)
+            found.append(rows if own is None else rows[:, :-1])
+        return found[::-1]
 
     def diagnose(self) -> Diagnosis:
         """Whether to trust the error estimate: the worst that the pieces say.
@@ -227,7 +229,7 @@ class PiecewisePosterior(Views):
         """How the solve ended, in words."""
         if self.ended is None:
             return self.last.message
-        return " ".join(filter(None, [self.ended.message, self.note]))
+        return " ".join(filter(None, [Status(self.ended).message, self.note]))
 
     def __repr__(self) -> str:
         count = len(self.pieces) - 1
@@ -246,118 +248,6 @@ class PiecewisePosterior(Views):
     def _repr_html_(self) -> None:
         return None
 
-    # Pictures and tables --------------------------------------------------------------------------
-
-    def plot(
-        self,
-        *,
-        ax: Any = None,
-        names: Any = None,
-        reference: Any = None,
-        title: Any = None,
-        k: int = 0,
-    ) -> Any:
-        """Draw what :meth:`Posterior.plot` draws, with gaps at the jumps."""
-        from probode.posterior import plotting
-
-        if ax is not None and reference is not None:
-            return self.first.plot(ax=ax, reference=reference)  # says why not
-        figure, axes = None, [ax]
-        if ax is None:
-            heights = [3.0, 2.4, 1.6]
-            size = (8.0, sum(heights))
-            figure, axes = plotting.pyplot().subplots(
-                3, sharex=True, figsize=size, height_ratios=heights, layout="constrained"
-            )
-            self.plot_error(reference, ax=axes[1], names=names, k=k)
-            self.plot_steps(ax=axes[2])
-        for piece in self.pieces:
-            plotting.plot_solution(piece, axes[0], names=names, k=k)
-        if title is not None:
-            axes[0].set_title(title)
-        self._finished(axes[0])
-        for one in axes if figure is not None else []:
-            one.label_outer()
-        return ax if figure is None else figure
-
-    def plot_error(
-        self, reference: Any = None, *, ax: Any = None, names: Any = None, k: int = 0
-    ) -> Any:
-        """Draw standard deviations and, with a ``reference`` ``t -> y``, true errors; log scale."""
-        from probode.posterior import plotting
-
-        ax = plotting.new_axes(ax)
-        for piece in self.pieces:
-            plotting.plot_std(piece, ax, names=names, reference=reference, k=k)
-        every = [np.ravel(piece.derivative(k=k).std) for piece in self.pieces]
-        plotting.end_below(
-            ax, np.concatenate(every)
-        )  # right after a start they are next to nothing
-        return self._finished(ax)
-
-    def plot_steps(self, *, ax: Any = None) -> Any:
-        """Draw the lengths of the accepted steps on a logarithmic scale."""
-        from probode.posterior import plotting
-
-        ax = plotting.new_axes(ax)
-        for piece in self.pieces:
-            plotting.plot_steps(piece, ax)
-        self._finished(ax)
-        if ax.get_legend() is not None:  # it counts the steps of pieces
-            ax.get_legend().remove()
-        return ax
-
-    def plot_phase(self, *_: Any, **__: Any) -> Any:
-        """Not of a solution with jumps."""
-        raise NotImplementedError(_NO_PICTURE.format("plot_phase"))
-
-    def plot_samples(self, *_: Any, **__: Any) -> Any:
-        """Not of a solution with jumps."""
-        raise NotImplementedError(_NO_PICTURE.format("plot_samples"))
-
-    def _finished(self, ax: Any) -> Any:
-        """The axes of all pieces: each line once in the legend, and the whole interval."""
-        handles, labels = ax.get_legend_handles_labels()
-        if labels:
-            once = dict(zip(labels, handles, strict=True))
-            ax.legend(list(once.values()), list(once))
-        low, high = sorted((float(self.t[0]), float(self.t[-1])))
-        ax.set_xscale("linear")  # steps that grow in one piece begin anew in the next
-        ax.set_xlim(low, high)
-        return ax
-
-    def to_dataframe(self, *, t: Any = None, names: Sequence[str] | None = None) -> Any:
-        """A pandas DataFrame over ``time``, as :meth:`Posterior.to_dataframe`; jumps twice."""
-        from probode.posterior.export import library
-
-        pandas = library("pandas")
-        rows = self._cut(t)
-        frames = [piece.to_dataframe(t=times, names=names) for piece, times in rows]
-        return pandas.concat(frames)
-
-    def to_xarray(self, samples: int = 0, *, seed: Any = 0, t: Any = None) -> Any:
-        """An xarray Dataset over ``time``, as :meth:`Posterior.to_xarray`; jumps twice."""
-        from probode.posterior.export import library
-
-        xarray = library("xarray")
-        sets = [piece.to_xarray(t=times) for piece, times in self._cut(t)]
-        made = xarray.concat(sets, "time", data_vars="minimal", combine_attrs="drop_conflicts")
-        if samples:
-            drawn = self.sample(samples, seed=seed, t=t).reshape(samples, made.sizes["time"], -1)
-            made = made.assign(samples=(("sample", "time", "state"), drawn))
-        return made.assign_attrs(status=self.status.name, message=self.message)
-
-    def to_netcdf(self, path: Any, samples: int = 0, *, seed: Any = 0, t: Any = None) -> None:
-        """Write what :meth:`to_xarray` returns into a netCDF file."""
-        self.to_xarray(samples, seed=seed, t=t).to_netcdf(path)
-
-    def save(self, path: Any) -> None:
-        """Not of a solution with jumps."""
-        raise NotImplementedError(
-            "a posterior with jumps has no file of its own: save its pieces, one by one "
-            "(posterior.pieces[i].save), or pickle it."
-        )
-
     # What the pieces say --------------------------------------------------------------------------
 
     def _cut(self, t: Any) -> list[tuple[Posterior, Any]]:
@@ -372,7 +262,8 @@ class PiecewisePosterior(Views):
 
     def _piece_of(self, times: np.ndarray) -> np.ndarray:
         """The piece that each time belongs to: at a jump the one that it begins."""
-        return np.searchsorted(self.jump_times, times, side="right")
+        sign = -1.0 if self.t[-1] < self.t[0] else 1.0
+        return np.searchsorted(sign * self.jump_times, sign * times, side="right")
 
     def _put_together(self, t: Any, of: Callable[[Posterior, Any], Any]) -> np.ndarray:
         if t is None:
@@ -407,12 +298,6 @@ class PiecewisePosterior(Views):
             std,
             lambda: self._put_together(t, lambda piece, times: remembered(piece, times).cov),
         )
-
-
-_NO_PICTURE = (
-    "{} is not drawn of a posterior with jumps: draw its pieces, one by one, into the same axes "
-    "(for piece in posterior.pieces: ...)."
-)
 
 
 def _end_of(piece: Posterior) -> np.ndarray:

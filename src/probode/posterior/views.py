@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
     from xarray import Dataset
 
-    from probode.posterior.posterior import Posterior
+    from probode.posterior.summary import Summary
 
 
 class Views:
@@ -128,6 +128,35 @@ class Views:
 
         return plotting.plot_phase(self, i, j, ax, enlarge=enlarge, names=names)
 
+    def plot_calibration(
+        self: Any,
+        reference: Callable[[float], Any] | None = None,
+        *,
+        ax: "Axes | None" = None,
+        names: Sequence[str] | None = None,
+    ) -> "Axes":
+        """Draw errors in units of the error bars: 95 % of them should lie between ±1.96.
+
+        The errors are those from a ``reference`` ``t -> y`` or, without one, the estimates of
+        :meth:`global_error`. Lines that stay far inside belong to bars that are too wide, lines
+        that leave the band to bars that are too narrow. The title is the verdict of
+        :meth:`diagnose`.
+        """
+        from probode.posterior import plotting
+
+        return plotting.plot_calibration(self, reference, ax, names=names)
+
+    def summary(self: Any) -> "Summary":
+        """The numbers that one looks for first; printed, a table with a row for each component.
+
+        Final value with its standard deviation, smallest and largest value, the largest standard
+        deviation and when that is; how the solve ended, whether the error bars can be trusted, and
+        what it took.
+        """
+        from probode.posterior import summary
+
+        return summary.summary(self)
+
     def to_xarray(self: Any, samples: int = 0, *, seed: Any = 0, t: Any = None) -> "Dataset":
         """An xarray Dataset of ``y`` (the mean) and ``y_std`` over ``time`` and ``state``.
 
@@ -177,7 +206,7 @@ class Views:
         export.save(self, path)
 
     @staticmethod
-    def load(path: str | os.PathLike[str]) -> "Posterior":
+    def load(path: str | os.PathLike[str]) -> Any:
         """Read a posterior that :meth:`save` has written: the same, bit for bit.
 
         Reading executes nothing that the file contains.

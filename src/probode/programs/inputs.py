@@ -67,6 +67,11 @@ class Input:
     def __call__(self, t: Any) -> Any:
         """The value at a time, of the shape of one value; at an array of times, a row for each."""
         data = [getattr(self, name) for name in self._data]
+        from probode.programs.tracing.arrays import TracedArray, unwrap  # no part of a user's code
+
+        if any(isinstance(x, TracedArray) for x in (t, *data)):
+            plain = jax.tree.map(unwrap, self, is_leaf=lambda x: isinstance(x, TracedArray))
+            return TracedArray(jnp.asarray(plain(jnp.asarray(unwrap(t, as_array=True), float))))
         xp: Any = jnp if any(isinstance(x, jax.Array) for x in (t, *data)) else np
         last = len(self.times) - self._fewest
         if xp is jnp:

@@ -20,6 +20,8 @@ loan                        what for                                        with
 :func:`in_one_piece`        loops compiled as one function                  kernel by kernel
 :func:`known_options`       quicker compilation                             JAX's own options
 :func:`cache_folder`        compiled programs on disk                       compiled per process
+:func:`stored`              our programs on disk                            compiled per process
+:func:`trace_settings`      whether one of them may be used here            compiled per process
 :func:`pallas`              one kernel on the GPU                           XLA's kernels
 ==========================  ==============================================  ========================
 
@@ -40,6 +42,9 @@ from probode.base.jax_inside.compiling import (
     known_options,
     new_operation,
     pallas,
+    restored,
+    stored,
+    trace_settings,
 )
 from probode.base.jax_inside.known import IN_NUMPY, those
 from probode.base.jax_inside.loans import said, say
@@ -102,12 +107,15 @@ __all__ = [
     "programs_in",
     "readable",
     "reading",
+    "restored",
     "rule_of_jvp",
     "run",
     "said",
     "say",
+    "stored",
     "those",
     "trace",
+    "trace_settings",
     "unknown_value",
     "walk",
     "with_constants",

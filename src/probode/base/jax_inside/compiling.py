@@ -116,6 +116,30 @@ def keep_compiled(folder: str) -> bool:
     return True
 
 
+def trace_settings() -> Any | None:
+    """What of JAX's settings, here and now, a trace depends on; ``None``: not to be had."""
+    settings = borrowed("jax._src.config", "trace_context")
+    return None if settings is None else settings()
+
+
+def stored(program: Any) -> bytes | None:
+    """A compiled program in bytes, for this JAX on this machine; ``None``: not to be had."""
+    serialize = borrowed("jax.experimental.serialize_executable", "serialize")
+    try:
+        data: bytes = serialize(program)[0]  # type: ignore[misc]
+    except Exception:  # one with constants, or of another kind
+        return None
+    return data
+
+
+def restored(data: bytes, lowered: Any) -> Any | None:
+    """A program of :func:`stored`, of which ``lowered`` is what was compiled."""
+    load = borrowed("jax.experimental.serialize_executable", "deserialize_and_load")
+    if load is None:
+        return None
+    return load(data, jax.tree.structure(lowered.args_info), lowered.out_tree)
+
+
 def pallas(warps: int | None = None) -> tuple[Any, dict[str, Any]] | None:
     """Pallas, and its options for kernels of so many warps; ``None``: not to be had."""
     try:

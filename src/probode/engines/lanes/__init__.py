@@ -5,8 +5,8 @@ unrolled while tracing, and known zeros cost nothing. The same code runs on the 
 lanes and on a GPU as one kernel that keeps a member's whole solve in registers.
 """
 
-from probode.engines.lanes.engine import solve_lanes, supports
+from probode.engines.lanes.engine import seconds_of, solve_lanes, supports
 from probode.engines.lanes.records import LaneResults, Members
 from probode.programs.unroll import Unsupported
 
-__all__ = ["LaneResults", "Members", "Unsupported", "solve_lanes", "supports"]
+__all__ = ["LaneResults", "Members", "Unsupported", "seconds_of", "solve_lanes", "supports"]

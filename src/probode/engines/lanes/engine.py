@@ -1,16 +1,17 @@
 """Solving an ensemble in lanes: whether that is possible and pays, and the call itself."""
 
-import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from probode.base.compile import compiler_options
 from probode.base.jax_inside import LESS_OPTIMISATION, known_options, pallas
+from probode.base.limits import cores
+from probode.base.on_disk import KeptProgram
 from probode.base.precision import double_precision
 from probode.engines.lanes import blocks, saving
 from probode.engines.lanes.problem import Problem, Task
@@ -91,6 +92,30 @@ def supports(
     return work(method) <= largest
 
 
+class Seconds(NamedTuple):
+    """About how long lanes take on a CPU, in seconds."""
+
+    compiling: float
+    gained: float
+    """Of a core, for each step of each member, against the native kernels."""
+
+
+def seconds_of(solver: Solver, d: int, only_end: bool, smooth: bool) -> Seconds:
+    """What compiling costs, and what it gains.
+
+    Measured on Lorenz (d = 3) with EK0(3), DiagonalEK1(3) and EK1(2): the first calls took 1.6, 1.9
+    and 6.9 s (with filtered save points 2.1, 4.3 and 9.9; EK0(3) smoothed 10), a step of a member
+    0.31, 0.60 and 0.65 us by the kernels and 0.04, 0.08 and 0.17 (0.09, 0.16, 0.27; 0.38) on lanes.
+    """
+    entries = work(solver.method(d))
+    step = 1e-6 * (0.2 + 0.002 * entries)
+    if only_end:
+        return Seconds(0.6 + 0.028 * entries, 0.8 * step)
+    if not smooth:
+        return Seconds(0.6 + 0.042 * entries, 0.6 * step)
+    return Seconds(0.24 * entries, 0.1 * step)
+
+
 def solve_lanes(
     vector_field: Callable[..., Any],
     members: Members,
@@ -135,11 +160,11 @@ def solve_lanes(
     """
     device = device or jax.devices()[0]
     with double_precision(), one_blas_thread(), jax.default_device(device):
-        problem = Problem.of(vector_field, members, solver, control, smooth, jac)
+        problem = Problem.of(vector_field, members, solver, control, smooth, jac, covariance)
         limit = np.inf if max_steps is None else float(max_steps)
         on_gpu = device.platform == "gpu" and problem.task.recorder is None
         on_gpu = on_gpu and pallas(1) is not None
-        workers = 1 if on_gpu else _cores()
+        workers = 1 if on_gpu else cores()
         capacity = _capacity(problem, on_gpu, workers)
         run = (_compiled_kernel if on_gpu else _compiled_blocks)(problem.task)
 
@@ -153,14 +178,7 @@ def solve_lanes(
         chunks = [slice(i, min(i + capacity, members.count)) for i in starts]
         solved = list(_in_order(one, chunks, workers, on_progress))
         counts, marginals = map(np.concatenate, zip(*solved, strict=True))
-        return problem.results(counts, marginals, covariance)
-
-
-def _cores() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        return problem.results(counts, marginals)
 
 
 def _capacity(problem: Problem, on_gpu: bool, workers: int) -> int:
@@ -187,9 +205,9 @@ def _cpu_options() -> dict[str, Any] | None:
 def _compiled_blocks(task: Task) -> Callable[..., Any]:
     if task.recorder is not None:
         save = partial(saving.solve_chunk, task.recorder, task.initialization, task.wanted)
-        return jax.jit(save, compiler_options=_cpu_options())
+        return KeptProgram.of(save, _cpu_options())
     end = partial(blocks.solve_chunk, task.layout, task.given, task.initialization, task.wanted)
-    return jax.jit(lambda *inputs: task.marginals(end(*inputs)), compiler_options=_cpu_options())
+    return KeptProgram.of(lambda *inputs: task.marginals(end(*inputs)), _cpu_options())
 
 
 @lru_cache(maxsize=64)

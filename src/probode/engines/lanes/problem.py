@@ -30,6 +30,8 @@ class Task:
     initialization: Initialization
     recorder: Recorder | None
     """How save points are recorded; ``None`` if the final time is the only one."""
+    covariance: bool = False
+    """Whether covariances are handed out, or standard deviations only: far fewer numbers."""
 
     @property
     def counts(self) -> tuple[str, ...]:
@@ -42,7 +44,7 @@ class Task:
         return self.counts if self.recorder is not None else (*self.counts, "mean", "factor", "h")
 
     def marginals(self, finals: Float[Array, "C out"]) -> tuple[Array, Array]:
-        """Counts, and ``y`` with its covariance at the end, from the wanted parts of final states.
+        """Counts, and ``y`` with its deviations at the end, from the wanted parts of final states.
 
         Members that did not reach the end have NaN there.
         """
@@ -60,8 +62,10 @@ class Task:
         columns = structure.select(factor, 0)
         scale = method.prior.coordinate(parts["h"], 0)
         columns = columns * scale.reshape(count, *[1] * (columns.ndim - 1))
-        cov = structure.covariance(columns).reshape(count, -1)
-        values = jnp.concatenate([parts["mean"][:, : structure.d], cov], axis=1)
+        cov = structure.covariance(columns)
+        if not self.covariance:
+            cov = jnp.sqrt(jnp.diagonal(cov, axis1=-2, axis2=-1))
+        values = jnp.concatenate([parts["mean"][:, : structure.d], cov.reshape(count, -1)], axis=1)
         reached = parts["status"] == Status.SUCCESS.value
         counts = jnp.concatenate([parts[name] for name in self.counts], axis=1)
         return counts, jnp.where(reached, values, jnp.nan)[:, None]
@@ -85,6 +89,7 @@ class Problem:
         control: PControl,
         smooth: bool = True,
         jac: Any = None,
+        covariance: bool = False,
     ) -> "Problem":
         """Trace the vector field with the first member's parameters, and lay everything out."""
         leaves, tree = jax.tree.flatten(members.args)
@@ -108,10 +113,10 @@ class Problem:
         given = Given.of(field, flat, shared)
         saves = not members.only_end
         layout = Layout(solver.method(members.d), keeps_scale=saves)
-        recorder = Recorder(layout, given, smooth) if saves else None
+        recorder = Recorder(layout, given, smooth, covariance) if saves else None
         return Problem(
             members,
-            Task(layout, given, solver.initialization, recorder),
+            Task(layout, given, solver.initialization, recorder, covariance),
             data,
             np.concatenate([np.zeros(0), *common]).astype(float),
             loop.start_evaluations(solver.initialization, control, solver.order),
@@ -128,20 +133,27 @@ class Problem:
         inputs = [leaves, every.t0[index], every.t1[index], every.y0[index], self.common]
         return inputs if self.task.recorder is None else [*inputs, every.times[index]]
 
-    def results(self, counts: np.ndarray, marginals: np.ndarray, covariance: bool) -> LaneResults:
+    def results(self, counts: np.ndarray, marginals: np.ndarray) -> LaneResults:
         """What an engine returns, from counts and the marginals at the save points."""
         method, d = self.task.layout.method, self.members.d
         status, attempted, accepted = counts[:, :3].astype(int).T
-        mean, cov = _split(marginals, d)
+        mean, spread, cov = marginals[..., :d], marginals[..., d:], None
+        scale: Any = 1.0
         if method.diffusion.fixed:
             per_step = 1 if method.diffusion.multivariate else d
             squares = counts[:, 3:] / np.maximum(per_step * accepted, 1)[:, None]
-            scale = np.broadcast_to(np.sqrt(squares), (len(counts), d))
-            cov = cov * (scale[:, None, :, None] * scale[:, None, None, :])
+            scale = np.broadcast_to(np.sqrt(squares), (len(counts), d))[:, None]
+        if self.task.covariance:
+            cov = spread.reshape(*spread.shape[:-1], d, d)
+            if method.diffusion.fixed:
+                cov = cov * (scale[..., None] * scale[..., None, :])
+            std = np.sqrt(np.diagonal(cov, axis1=-2, axis2=-1))
+        else:
+            std = spread * scale if method.diffusion.fixed else spread
         return LaneResults(
             mean=mean,
-            std=np.sqrt(np.diagonal(cov, axis1=-2, axis2=-1)),
-            cov=cov if covariance else None,
+            std=std,
+            cov=cov,
             status=status,
             steps=attempted,
             accepted=accepted,
@@ -149,11 +161,6 @@ class Problem:
             f_evaluations=method.f_evaluations(attempted, accepted) + self.start_evaluations,
             jacobian_evaluations=attempted * (method.jacobian != "none"),
         )
-
-
-def _split(marginals: np.ndarray, d: int) -> tuple[np.ndarray, np.ndarray]:
-    mean, cov = marginals[..., :d], marginals[..., d:]
-    return mean, cov.reshape(*cov.shape[:-1], d, d)
 
 
 def _with_members(

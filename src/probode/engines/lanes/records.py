@@ -63,6 +63,11 @@ class Members:
         return self.save_at.shape[-1] == 1 and bool(np.all(self.times[:, 0] == self.t1))
 
 
+COUNTS = ("steps", "accepted", "rejected", "f_evaluations", "jacobian_evaluations")
+SIGN_COUNT = 4
+"""Numbers by which the error bars of a member are judged, the last: whether they were lost."""
+
+
 @dataclass(frozen=True)
 class LaneResults:
     """What an engine returns: means and standard deviations at the save points, and counts.
@@ -80,3 +85,6 @@ class LaneResults:
     rejected: Int[np.ndarray, " B"]
     f_evaluations: Int[np.ndarray, " B"]
     jacobian_evaluations: Int[np.ndarray, " B"]
+    signs: Float[np.ndarray, "B 4"] | None = None
+    """With calibrated error bars: what they are judged by
+    (:data:`probode.global_error.diagnosis.SIGNS`), and one where the estimate was lost."""

@@ -117,6 +117,8 @@ class Recorder:
     layout: Layout
     given: Given
     smooth: bool
+    covariance: bool = False
+    """Whether covariances are handed out, or standard deviations only."""
 
     @property
     def watch(self) -> Rows:
@@ -256,9 +258,9 @@ def solve_chunk(
 def look_back(
     recorder: Recorder, records: Float[Array, "C K record"], reached: Array, lanes: int
 ) -> Float[Array, "C T values"]:
-    """Marginals at the save points, from the end: ``y`` and its covariance; NaN beyond the end.
+    """Marginals at the save points, from the end; NaN beyond it.
 
-    ``values`` holds ``d`` means and ``d²`` covariances.
+    ``values`` holds ``d`` means, and ``d`` standard deviations or ``d²`` covariances.
     """
     method, form = recorder.layout.method, recorder.record
     states = Rows(form.template[0])
@@ -271,7 +273,10 @@ def look_back(
             return state.mean[0], method.structure.covariance(columns * scale)
 
         mean, covariance = lift(marginal, state)
-        return [e.full(x, state.t[()], state.t[()]) for x in (*mean.entries, *covariance.entries)]
+        spread = covariance.entries
+        if not recorder.covariance:
+            spread = [e.root(covariance[k, k]) for k in range(method.structure.d)]
+        return [e.full(x, state.t[()], state.t[()]) for x in (*mean.entries, *spread)]
 
     def block(inputs: tuple[Array, Array]) -> Array:
         rows, reached = inputs

@@ -19,7 +19,7 @@ LIBRARY = "_kernels.so"
 FUNCTIONS = (
     *("open", "advance", "run", "smooth", "transport", "interpolate", "evaluate", "evaluate_all"),
     *("use", "in_use", "xla_open", "xla_advance", "xla_run", "xla_solve", "xla_times"),
-    *("xla_gaussian", "factorise_band", "solve_band"),
+    *("xla_gaussian", "solve_members", "factorise_band", "solve_band"),
 )
 """What the library has, each name with ``probode_`` before it."""
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from probode.programs.inputs import Input
 from probode.programs.reads import Trust, reads, trust
 from probode.programs.user_code import (
     asked,
@@ -150,6 +151,8 @@ class State:
 
     def _attributes(self, value: Any) -> list[Any]:
         """The attributes of an object of the user's class, and its class."""
+        if isinstance(value, Input):  # it only computes, with its numbers
+            return list(vars(value).values())
         if not is_user_module(type(value).__module__, self._home):
             self._foreign.append((value, _plain_attributes(value)))
             return []

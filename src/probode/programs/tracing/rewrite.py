@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from probode.programs.identity import Place, is_number
+from probode.programs.inputs import Input
 from probode.programs.tracing.arrays import TracedArray
 from probode.programs.tracing.facade import Module, stand_in
 from probode.programs.user_code import (
@@ -90,6 +91,8 @@ class Rewriter:
         found = self._replace(value)
         if found is not None:
             return found
+        if isinstance(value, Input):  # it takes stand-ins as they are
+            return value
         if type(value) is np.ndarray:
             return self._arrays(value) if value.dtype.kind in "biufc" else value
         if isinstance(value, list | tuple | dict):

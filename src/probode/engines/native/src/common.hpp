@@ -59,6 +59,12 @@ inline double seconds_now() {
 
 inline double square(double x) { return x * x; }
 
+// sqrt(a² + b²); by `hypot`, which takes several times as long, only where a square would overflow or vanish.
+inline double root_of_squares(double a, double b) {
+  const double sum = a * a + b * b;
+  return sum > 1e-290 && sum < 1e290 ? std::sqrt(sum) : std::hypot(a, b);
+}
+
 // ratio^(1-i), i = 0..n-1.
 inline void powers(double ratio, int n, double* out) {
   const double inverse = 1.0 / ratio;

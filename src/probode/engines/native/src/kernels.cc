@@ -5,6 +5,7 @@
 #include "filter.hpp"
 #include "gaussian.hpp"
 #include "interpolate.hpp"
+#include "members.hpp"
 #include "posterior_at_times.hpp"
 #include "sensitivities.hpp"
 #include "smoother.hpp"
@@ -83,8 +84,7 @@ void evaluate_once(const TapeData& field, int d, const double* at, double* out) 
 void transport_errors(const double* scheme, const TapeData& field, const TapeData& jacobian,
                       const double* t, const double* means, long stride, long steps, double* out) {
   const Scheme s(scheme);
-  Tape values(field, s.d), derivatives(jacobian, s.d);
-  Transport(s, values, derivatives).run(t, means, stride, steps, out);
+  Transport(s, field, jacobian).run(t, means, stride, steps, out);
 }
 
 void smooth_chunk(const double* settings, const double* rows, long count, double* out) {
@@ -102,12 +102,18 @@ void interpolate_all(const double* settings, const double* const* nodes, const l
     interpolation.evaluate(right[i], t[i], means + i * s.d, columns + i * columns_size);
 }
 
+void solve_members(const MembersData& given, long from, long to) {
+  Members members(given);
+  for (long i = from; i < to; ++i) members.solve(i);
+}
+
 }  // namespace
 
 extern const Kernels kernels;
 const Kernels kernels = {open_chunk,       advance_step,  run_chunk,        run_at_times,
                          run_to_posterior, gaussian,      evaluate_once,    transport_errors,
-                         smooth_chunk,     interpolate_all, factorise_band, solve_band_of};
+                         smooth_chunk,     interpolate_all, solve_members, factorise_band,
+                         solve_band_of};
 
 }  // namespace PROBODE_ISA
 }  // namespace probode

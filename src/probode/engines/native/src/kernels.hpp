@@ -12,6 +12,26 @@ struct TapeData {
   long given;
 };
 
+// Members of one problem of first order, and where their results go: see members.hpp. Arrays have a row for each.
+struct MembersData {
+  const double* settings;  // those of any of them: the end and the tolerances are taken from what follows
+  long settings_size;
+  TapeData start, field, value, jacobian;  // with the numbers of any of them
+  long own;                // numbers that members have of their own
+  const int32_t* places;   // where these are among the numbers of the start;
+  long of_field;           // below this they are the vector field's, and at the same places in all lists
+  int d, only_end;
+  long times, save_stride;  // save points; zero: all members have the same
+  const double *at, *t1, *rtol, *atol, *numbers, *save_at;  // at: (t0, y0)
+  const double* scheme;     // of the transport, the lengths of four windows after it; null: the model's error bars
+  long scheme_size;
+  double harmless, doubt;
+  double *mean, *std, *cov, *notes;  // cov may be null
+};
+
+// status, attempted, accepted; of the transport: corrections, repeats, three signs, and whether it was lost
+constexpr int kNotes = 9;
+
 struct Kernels {
   bool (*open)(const double* settings, double* state, double* rows);
   bool (*advance)(const double* settings, double* state, double* rows, const double* f,
@@ -34,6 +54,7 @@ struct Kernels {
   void (*interpolate)(const double* settings, const double* const* nodes, const long* strides, bool smoothed,
                       int derivative, long count, const long* right, const double* t, long columns_size,
                       double* means, double* columns);
+  void (*solve_members)(const MembersData& given, long from, long to);
   // See band.hpp.
   long (*factorise_band)(long n, int below, int above, double* upper, double* lower, int* exchanged);
   void (*solve_band)(long n, int below, int above, const double* upper, const double* lower, const int* exchanged,

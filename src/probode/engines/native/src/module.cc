@@ -230,6 +230,10 @@ void probode_interpolate(const double* settings, const double* const* nodes, con
                                  columns_size, means, columns);
 }
 
+// Members `from` to before `to`; others may be solved by other threads meanwhile.
+void probode_solve_members(const probode::MembersData* given, long from, long to) {
+  probode::kernels().solve_members(*given, from, to);
+}
 
 long probode_factorise_band(long n, int below, int above, double* upper, double* lower, int* exchanged) {
   return probode::kernels().factorise_band(n, below, above, upper, lower, exchanged);

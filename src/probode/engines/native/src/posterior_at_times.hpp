@@ -80,6 +80,22 @@ class JointCovariance {
   std::vector<double> own_, other_, gain_, later_, moved_;
 };
 
+// sqrt(Var y) of a filtered row that was kept.
+inline void filtered_deviations(const Settings& s, const Row& at, double* out) {
+  const int w = s.width(), size = s.block_size(), d = s.d;
+  double coords[kMaxDerivatives];
+  coordinates(s, *at.h, coords);
+  for (int block = 0; block < s.blocks(); ++block) {
+    const double* triangle = at.factor + block * s.block_triangle();
+    for (int a = 0; a < w; ++a) {
+      double sum = 0.0;
+      for (int r = 0; r <= a; ++r) sum += square(triangle_row(triangle, size, r)[a]);
+      out[block * w + a] = std::fabs(coords[0]) * std::sqrt(sum);
+    }
+  }
+  if (s.structure == kIsotropic) std::fill(out + 1, out + d, out[0]);
+}
+
 // Lengths of the causal windows, as in beside.py.
 struct Windows {
   double square, least_square, misfit, least_misfit;
@@ -108,8 +124,9 @@ class RunningScales {
     const double c = sum / std::max(known, 1.0);
     misfit_ += (c - misfit_) / Windows::length(n_, w_.least_misfit, w_.misfit);
     const double part = 1.0 / Windows::length(n_, w_.least_square, w_.square);
+    const double old = std::sqrt(1.0 - part), added = std::sqrt(part);
     for (int a = 0; a < d_; ++a) {
-      square_[a] = std::hypot(std::sqrt(1.0 - part) * square_[a], std::sqrt(part) * error[a]);
+      square_[a] = root_of_squares(old * square_[a], added * error[a]);
       low_[a] = std::min(low_[a], mean[a]);
       high_[a] = std::max(high_[a], mean[a]);
     }
@@ -156,38 +173,21 @@ struct PosteriorAtTimes {
 
   Row row(long i) { return Row(s, rows.data() + i * s.kept_size()); }
 
-  // sqrt(Var y) of a filtered row.
-  void deviations(const Row& at, double* out) const {
-    const int w = s.width(), size = s.block_size(), d = s.d;
-    double coords[kMaxDerivatives];
-    coordinates(s, *at.h, coords);
-    for (int block = 0; block < s.blocks(); ++block) {
-      const double* triangle = at.factor + block * s.block_triangle();
-      for (int a = 0; a < w; ++a) {
-        double sum = 0.0;
-        for (int r = 0; r <= a; ++r) sum += square(triangle_row(triangle, size, r)[a]);
-        out[block * w + a] = std::fabs(coords[0]) * std::sqrt(sum);
-      }
-    }
-    if (s.structure == kIsotropic) std::fill(out + 1, out + d, out[0]);
-  }
-
   void scales(const double* scheme, const TapeData& field, const TapeData& jacobian, const Windows& windows,
               int directions, double* out, double* extent) {
     const Scheme c(scheme);
     const int d = s.d;
-    Tape values(field, d), derivatives(jacobian, d);
     const long length = static_cast<long>(d) * (c.s + 5), across = width(directions);
     std::vector<double> t(steps + 1), errors(static_cast<size_t>(steps) * length), std(d), zero(d);
     for (long i = 0; i <= steps; ++i) t[i] = *row(i).t;
-    Transport(c, values, derivatives).run(t.data(), row(0).mean, s.kept_size(), steps, errors.data());
+    Transport(c, field, jacobian).run(t.data(), row(0).mean, s.kept_size(), steps, errors.data());
     RunningScales running(windows, d);
     running.begin(row(0).mean);
     long k = 0;
     for (long i = 0; i <= steps; ++i) {
       const double* error = i == 0 ? zero.data() : errors.data() + (i - 1) * length;
       if (i > 0) {
-        deviations(row(i), std.data());
+        filtered_deviations(s, row(i), std.data());
         running.add(row(i).mean, error, std.data());
       }
       for (; k < static_cast<long>(node.size()) && node[k] == i; ++k) {

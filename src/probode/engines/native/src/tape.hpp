@@ -107,5 +107,68 @@ class Tape {
   double* places_;
 };
 
+// The same list at up to kLane places at once: a lane for each number.
+class WideTape {
+ public:
+  WideTape(const TapeData& field, int d)
+      : first_(d + 1), groups_(field.code[1]), outputs_(field.code[2]), code_(field.code + 4) {
+    places_ = room(memory_, kLane * (first_ + field.given + field.code[3] + kLane));
+    for (long i = 0; i < field.given; ++i) put(static_cast<int32_t>(first_ + i), Lane{} + field.numbers[i]);
+  }
+
+  int outputs() const { return outputs_; }
+
+  // `at`: (t, y), of which the first `count` places are asked for (functions are called for these only).
+  void evaluate(const Lane* at, int count, Lane* out) {
+    std::memcpy(places_, at, sizeof(Lane) * first_);
+    const int32_t* code = code_;
+    for (int i = 0;; ++i) {
+      code = one_by_one(code, count);
+      if (i == groups_) break;
+      code = group(code, count);
+    }
+    for (int i = 0; i < outputs_; ++i) out[i] = get(code[i]);
+  }
+
+ private:
+  Lane get(int32_t place) const { return load(places_ + static_cast<long>(kLane) * place); }
+  void put(int32_t place, Lane x) { store(places_ + static_cast<long>(kLane) * place, x); }
+
+  static Lane operate_wide(int32_t operation, Lane a, Lane b, Lane c, int count) {
+    if (operation < kExp) return arithmetic(operation, a, b, c);
+    Lane out = {};
+    for (int i = 0; i < count; ++i) out[i] = function(operation, a[i], b[i]);
+    return out;
+  }
+
+  const int32_t* one_by_one(const int32_t* code, int count) {
+    const int32_t* row = code + 2;
+    for (int i = 0; i < code[0]; ++i, row += 4)
+      put(code[1] + i, operate_wide(row[0], get(row[1]), get(row[2]), get(row[3]), count));
+    return row;
+  }
+
+  const int32_t* group(const int32_t* code, int count) {
+    const int32_t *how = code + 3, *listed = how + 6, *lists[3];
+    const int32_t members = code[1];
+    for (int k = 0; k < 3; ++k) {
+      lists[k] = listed;
+      if (how[2 * k] == kListed) listed += (members + kLane - 1) / kLane * kLane;
+    }
+    auto place = [&](int k, int i) {
+      const int32_t from = how[2 * k + 1];
+      return how[2 * k] == kListed ? from + lists[k][i] : how[2 * k] == kSame ? from : from + i;
+    };
+    for (int32_t i = 0; i < members; ++i)
+      put(code[2] + i, operate_wide(code[0], get(place(0, i)), get(place(1, i)), get(place(2, i)), count));
+    return listed;
+  }
+
+  int first_, groups_, outputs_;
+  const int32_t* code_;
+  std::vector<double> memory_;
+  double* places_;
+};
+
 }  // namespace PROBODE_ISA
 }  // namespace probode

@@ -1,0 +1,177 @@
+"""Time series of ensembles: CPU time to an error at all save points, against diffrax.
+
+    python -m benchmarks.ensemble_engines --points 11 100 --members 4096 [--json FILE]
+
+Ours is :func:`probode.solve_ensemble`, from NumPy to NumPy, in its default form (smoothed, with
+calibrated error bars) and as a filter with the model's; the error is the root mean square over
+members, components and save points. ``chi2`` is the share of members whose mean of
+``(error / std)²`` lies in [1/3, 3]. Times are those of all cores together (``process_time``), the
+shortest of a few calls, the first call beside; what is compared takes turns in one process.
+With ``--steps`` instead of ``--points``, what a step of a member costs with each engine.
+"""
+
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import probode
+
+MODES = {
+    "smoothed, calibrated": {},
+    "filter, model": {"smooth": False, "calibration": "model"},
+}
+
+OURS = {
+    "Lorenz": (
+        (probode.EK0(3), (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7)),
+        (probode.EK0(5), (1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9)),
+    ),
+    "ROBER": (
+        (probode.EK1(3), (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)),
+        (probode.EK1(5), (1e-2, 1e-3, 1e-4, 1e-5, 1e-6)),
+    ),
+}
+THEIRS = {
+    "Lorenz": (("Tsit5", (1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8)), ("Dopri8", (1e-5, 1e-7, 1e-9))),
+    "ROBER": (("Kvaerno5", (1e-3, 1e-4, 1e-5, 1e-6, 1e-7)),),
+}
+REPEATS = 3
+
+
+def our_series(case, solver, count, times, mode):
+    """A function of the tolerance: an :class:`probode.Ensemble`."""
+    parameters = case.parameters(count)
+
+    def run(rtol):
+        tolerances = {"rtol": rtol, "atol": case.ratio * rtol}
+        return probode.solve_ensemble(
+            *(case.field, (0.0, case.t1), np.array(case.y0), (parameters,)),
+            **{"solver": solver, "save_at": times, **tolerances, **MODES[mode]},
+        )
+
+    return run
+
+
+def diffrax_series(case, name, count, times):
+    """A function of the tolerance: means at the save points."""
+    import diffrax
+
+    term, solver = diffrax.ODETerm(lambda t, y, k: case.field(t, y, k)), getattr(diffrax, name)()
+
+    def one(k, rtol):
+        control = diffrax.PIDController(rtol=rtol, atol=case.ratio * rtol)
+        solution = diffrax.diffeqsolve(
+            *(term, solver, 0.0, case.t1, None, jnp.asarray(case.y0, float)),
+            args=k,
+            stepsize_controller=control,
+            saveat=diffrax.SaveAt(ts=jnp.asarray(times)),
+            max_steps=1_000_000,
+        )
+        return solution.ys
+
+    compiled = jax.jit(jax.vmap(one, in_axes=(0, None)))
+    parameters = case.parameters(count)
+
+    def run(rtol):
+        return np.asarray(compiled(parameters, rtol))
+
+    return run
+
+
+def reference_of(name, case, count, times):
+    """Tight: Dopri8 for what is not stiff, EK1(5) for what is."""
+    if name == "Lorenz":
+        return diffrax_series(case, "Dopri8", count, times)(1e-13)
+    return our_series(case, probode.EK1(5), count, times, "filter, model")(1e-9).mean
+
+
+def timed(run, rtol):
+    """CPU seconds of the first call and of the shortest after it, and the result."""
+    spent = []
+    for _ in range(1 + REPEATS):
+        before = time.process_time()
+        result = run(rtol)
+        spent.append(time.process_time() - before)
+    return spent[0], min(spent[1:]), result
+
+
+def share_calibrated(found, reference):
+    """Of the members: those whose bars are of the size of their errors, where they have any."""
+    known = found.std > 0.0
+    squares = np.where(known, (found.mean - reference) / np.where(known, found.std, 1.0), 0.0) ** 2
+    chi2 = squares.sum(axis=(1, 2)) / np.maximum(known.sum(axis=(1, 2)), 1)
+    return float(np.mean((chi2 > 1 / 3) & (chi2 < 3)))
+
+
+def measure_series(name, case, count, points):
+    """Rows ``(label, rtol, error, seconds, failed, chi2)``, printed as they come."""
+    times = np.linspace(0.0, case.t1, points)
+    reference = reference_of(name, case, count, times)
+    rows = []
+
+    def add(label, rtol, first, spent, means, chi2, note):
+        done = np.isfinite(means).all(axis=(1, 2))
+        failed = int(np.sum(~done))
+        error = float(np.sqrt(np.mean((means[done] - reference[done]) ** 2))) if done.any() else 1e9
+        rows.append((label, rtol, error, spent, failed, chi2))
+        bars = "" if chi2 is None else f", bars of {chi2:.1%} right"
+        print(
+            f"{name} {count} x {points} {label} rtol {rtol:g}: error {error:.2e}, "
+            f"{1e3 * spent:.1f} CPU ms, first call {first:.2f} s{bars}{note}",
+            flush=True,
+        )
+
+    for solver, tolerances in OURS[name]:
+        for mode in MODES:
+            run = our_series(case, solver, count, times, mode)
+            for rtol in tolerances:
+                first, spent, found = timed(run, rtol)
+                chi2 = None if "model" in mode else share_calibrated(found, reference)
+                label = f"probode {solver.name}, {mode}"
+                add(label, rtol, first, spent, found.mean, chi2, f" ({found.engine})")
+    for solver, tolerances in THEIRS[name]:
+        run = diffrax_series(case, solver, count, times)
+        for rtol in tolerances:
+            first, spent, means = timed(run, rtol)
+            add(f"diffrax {solver}", rtol, first, spent, means, None, "")
+    return rows
+
+
+STEPPED = (probode.EK0(3), probode.DiagonalEK1(3), probode.EK1(2), probode.EK1(3), probode.EK1(5))
+SAVED = {
+    "ends": {},
+    "11 filtered": {"save_at": np.linspace(0.0, 1.0, 11), "smooth": False},
+    "11 smoothed": {"save_at": np.linspace(0.0, 1.0, 11)},
+    "100 smoothed": {"save_at": np.linspace(0.0, 1.0, 100)},
+}
+
+
+def step_costs(case, count):
+    """CPU microseconds of all cores for a step of a member, ``rtol`` 1e-6, for each engine."""
+    parameters = case.parameters(count)
+    print(f"| {count} members | " + " | ".join(SAVED) + " | first calls, s |")
+    print("|" + " --- |" * (len(SAVED) + 2))
+    for engine, calibration in (("kernels", "model"), ("kernels", "defect"), ("lanes", "model")):
+        for solver in STEPPED:
+            cells, firsts = [], []
+            for options in SAVED.values():
+                engines = {"engine": engine, "calibration": calibration}
+
+                def run(rtol, solver=solver, options=options, engines=engines):
+                    chosen = {"solver": solver, "rtol": rtol, "atol": 1e-3 * rtol, **options}
+                    return probode.solve_ensemble(
+                        *(case.field, (0.0, case.t1), np.array(case.y0), (parameters,)),
+                        **{**engines, **chosen},
+                    )
+
+                try:
+                    first, spent, found = timed(run, 1e-6)
+                except ValueError:  # not for this engine
+                    cells.append("-")
+                    continue
+                cells.append(f"{1e6 * spent / found.steps.sum():.2f}")
+                firsts.append(f"{first:.1f}")
+            label = f"{engine}, {solver.name}, {calibration}"
+            print(f"| {label} | " + " | ".join(cells) + f" | {', '.join(firsts)} |", flush=True)

@@ -1,0 +1,182 @@
+"""Members of an ensemble one after the other, in one call of the kernels (``src/members.hpp``).
+
+Nothing is compiled, and nothing is done by Python for one member: threads hand the kernels some
+members at a time.
+"""
+
+import ctypes
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event, Lock
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from probode.base.limits import cores
+from probode.engines.native.library import address, load
+from probode.engines.native.tape import Tape
+
+NOTES = 9
+"""Numbers for each member: status, attempted and accepted steps, corrections and repeats of the
+transport, three signs to judge it by, whether it was lost. ``kNotes`` of ``src/kernels.hpp``."""
+
+_TURN_SECONDS = 0.05
+"""About how long a call takes: between two of them somebody may have pressed Ctrl-C."""
+
+
+class Listed(NamedTuple):
+    """Operations, and the numbers that they read."""
+
+    tape: Tape
+    numbers: np.ndarray
+
+
+class Bars(NamedTuple):
+    """How errors are transported: ``table`` as ``struct Scheme`` of ``src/transport.hpp`` reads it.
+
+    With the lengths of the windows after it; the lists that it evaluates.
+    """
+
+    table: np.ndarray
+    harmless: float
+    doubt: float
+    value: Listed
+    jacobian: Listed
+
+
+class Given(NamedTuple):
+    """What is to be solved: rows of arrays are those of the members."""
+
+    settings: np.ndarray
+    """As :func:`probode.engines.native.layout.settings` makes them, for any of them."""
+    start: Listed
+    field: Listed
+    bars: Bars | None
+    places: np.ndarray
+    """Where the ``numbers`` of the members' own are among those of the start."""
+    of_field: int
+    """How many of the start's numbers, the first, are the vector field's."""
+    only_end: bool
+    at: np.ndarray
+    """``(B, 1 + d)``: ``t0`` and ``y0``."""
+    t1: np.ndarray
+    rtol: np.ndarray
+    atol: np.ndarray
+    numbers: np.ndarray
+    save_at: np.ndarray
+    """``(B, T)``, or ``(1, T)`` for all members."""
+
+
+class Results(NamedTuple):
+    """Where results go."""
+
+    mean: np.ndarray
+    std: np.ndarray
+    cov: np.ndarray | None
+    notes: np.ndarray
+
+    def some(self, which: np.ndarray) -> "Results":
+        """Copies of the rows of some members."""
+        cov = None if self.cov is None else self.cov[which]
+        return Results(self.mean[which], self.std[which], cov, self.notes[which])
+
+
+class _Tape(ctypes.Structure):
+    _fields_ = (
+        ("code", ctypes.c_void_p),
+        ("numbers", ctypes.c_void_p),
+        ("given", ctypes.c_long),
+    )
+
+    @staticmethod
+    def of(listed: Listed) -> "_Tape":
+        return _Tape(address(listed.tape.code), address(listed.numbers), len(listed.numbers))
+
+
+class _Members(ctypes.Structure):
+    """``struct MembersData`` of ``src/kernels.hpp``."""
+
+    _fields_ = (
+        ("settings", ctypes.c_void_p),
+        ("settings_size", ctypes.c_long),
+        *((name, _Tape) for name in ("start", "field", "value", "jacobian")),
+        ("own", ctypes.c_long),
+        ("places", ctypes.c_void_p),
+        ("of_field", ctypes.c_long),
+        ("d", ctypes.c_int),
+        ("only_end", ctypes.c_int),
+        ("times", ctypes.c_long),
+        ("save_stride", ctypes.c_long),
+        *((name, ctypes.c_void_p) for name in ("at", "t1", "rtol", "atol", "numbers", "save_at")),
+        ("scheme", ctypes.c_void_p),
+        ("scheme_size", ctypes.c_long),
+        ("harmless", ctypes.c_double),
+        ("doubt", ctypes.c_double),
+        *((name, ctypes.c_void_p) for name in ("mean", "std", "cov", "notes")),
+    )
+
+
+def solve_members(
+    given: Given,
+    results: Results,
+    *,
+    stop: Event | None = None,
+    on_progress: Callable[[int], Any] | None = None,
+) -> int:
+    """Solve all members on all cores; how many, the first ones, were solved before ``stop``."""
+    count, times, d = results.mean.shape
+    bars = given.bars
+    listed = [
+        given.start,
+        given.field,
+        *((bars.value, bars.jacobian) if bars else [given.field] * 2),
+    ]
+    packed = _Members(
+        *(address(given.settings), len(given.settings), *map(_Tape.of, listed)),
+        *(len(given.places), address(given.places), given.of_field, d, given.only_end),
+        *(times, times if len(given.save_at) > 1 else 0),
+        *map(address, (given.at, given.t1, given.rtol, given.atol, given.numbers, given.save_at)),
+        *((address(bars.table), len(bars.table)) if bars else (None, 0)),
+        *((bars.harmless, bars.doubt) if bars else (1.0, 0.0)),
+        *(address(results.mean), address(results.std)),
+        *(None if results.cov is None else address(results.cov), address(results.notes)),
+    )
+    library: Any = load()
+    turns = _Turns(count)
+
+    def work(_: int) -> None:
+        size = 1
+        while stop is None or not stop.is_set():
+            first, last = turns.next(size)
+            if first == last:
+                return
+            before = time.perf_counter()
+            library.probode_solve_members(
+                ctypes.byref(packed), ctypes.c_long(first), ctypes.c_long(last)
+            )
+            took = max(time.perf_counter() - before, 1e-6)
+            size = max(1, min(8 * size, int((last - first) * _TURN_SECONDS / took)))
+            if on_progress is not None:
+                on_progress(last - first)
+
+    workers = min(cores(), count)
+    with ThreadPoolExecutor(workers) as pool:
+        list(pool.map(work, range(workers)))
+    return turns.given
+
+
+class _Turns:
+    """Members that wait, given out some at a time."""
+
+    def __init__(self, count: int) -> None:
+        self.count, self.given = count, 0
+        self._lock = Lock()
+
+    def next(self, size: int) -> tuple[int, int]:
+        with self._lock:
+            first = self.given
+            # Towards the end less, so that all threads end at about the same time.
+            rest = self.count - first
+            self.given = first + min(size, max(1, rest // 4), rest)
+            return first, self.given
