@@ -277,8 +277,8 @@ class Run:
             self._part = Part(about, {}, self._journal.table(self._number, width))
         else:
             leaves = [leaf[1:] for leaf in leaves]
-        flat = [leaf.reshape(len(leaf), -1) for leaf in leaves]
-        if len(flat[0]):
+        if len(leaves[0]):  # else all attempts were rejected
+            flat = [leaf.reshape(len(leaf), -1) for leaf in leaves]
             self._part.table.append(np.concatenate(flat, axis=1))
         self._part.arrays = {str(i): np.array(x) for i, x in enumerate(steps.frozen(following))}
         self._part.about["learned"] = given.learned()

@@ -57,18 +57,21 @@ class Steps(NamedTuple):
     fill: Fill
     attempts: int = FIRST_ATTEMPTS
     """Of the first chunk; an engine that looks at the clock by itself needs no bound."""
-    solve_of: Callable[[Any], Any] | None = None
-    """The solve of a carry's own form, where that is one vector which holds all of it."""
+    freeze: Callable[[Carry], list[np.ndarray]] | None = None
+    """A solve between two chunks as arrays; by default all that it is made of."""
+    thaw: Callable[[list[np.ndarray]], Carry] | None = None
+    """The inverse."""
 
     def frozen(self, carry: Carry) -> list[np.ndarray]:
         """A solve between two chunks as arrays, from which :meth:`thawed` makes it again."""
-        kept = carry if self.solve_of is None else carry.form
-        return [np.array(leaf) for leaf in jax.tree.leaves(kept)]
+        if self.freeze is not None:
+            return self.freeze(carry)
+        return [np.array(leaf) for leaf in jax.tree.leaves(carry)]
 
     def thawed(self, arrays: list[np.ndarray]) -> Carry:
         """A solve between two chunks."""
-        if self.solve_of is not None:
-            return Carry(self.solve_of(arrays[0]), arrays[0])
+        if self.thaw is not None:
+            return self.thaw(arrays)
         leaves, tree = jax.tree.flatten(self.begun)
         if len(leaves) != len(arrays):
             raise Damaged("the checkpoint holds another kind of solve: it was left as it is.")

@@ -40,8 +40,8 @@ class Node(NamedTuple):
     t: float
     y: np.ndarray
     h: float = 0.0
-    solve: Any = None
-    gamma: float = 0.0
+    matrix: Any = None
+    """That of the step."""
 
 
 class Judged(NamedTuple):
@@ -102,7 +102,7 @@ class Transport(NamedTuple):
     def passed(self, now: Standing) -> "Transport":
         """After a step of the filter: its error is found when it has gone on for ``w`` steps."""
         assert now.used is not None
-        node = Node(now.t, now.x[0], now.h, now.used.solve, now.used.gamma)
+        node = Node(now.t, now.x[0], now.h, now.used)
         mine = self._replace(nodes=(*self.nodes, node), behind=self.behind + 1)
         if mine.behind > self.w:
             mine = mine._carried()
@@ -173,13 +173,13 @@ class Transport(NamedTuple):
             he = h * (self._slope(n - 1) - self.system.slope(there.t, there.y - e))
         elif self.h != h:
             he, rate = he * (h / self.h), 1.0
-            once = here.solve(weighed(he))
-            he = 2.0 * once - here.solve(weighed(once))
-        e, slope, gains, moved = e + he, self._slope(n), error_gains(here.gamma), []
+            once = here.matrix.solve(weighed(he))
+            he = 2.0 * once - here.matrix.solve(weighed(once))
+        e, slope, gains, moved = e + he, self._slope(n), error_gains(here.matrix.gamma), []
         for _ in range(1 if rate < _QUICK else 2):
             f = self.system.f(here.t, here.y - e)
-            u = here.solve(over(xp, vectors.defect)(weighed(he), h, weighed(slope), f))
-            v = here.solve(weighed(u))
+            u = here.matrix.solve(over(xp, vectors.defect)(weighed(he), h, weighed(slope), f))
+            v = here.matrix.solve(weighed(u))
             e, he, change = over(xp, vectors.carried)(gains, e, he, v, u)
             moved.append(change)
         judged, rate = self._judge(here, e, moved, rate)

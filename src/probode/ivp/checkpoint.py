@@ -87,6 +87,7 @@ def identity(
     args: Sequence[Any],
     watched: list[Event] | None,
     until: Any,
+    matrices: Sequence[Any] = (),
 ) -> dict[str, str]:
     """All that the steps of a run depend on, by name, as text that is the same in every process.
 
@@ -107,6 +108,7 @@ def identity(
         "breakpoints": digest(*(np.asarray(x) for x in restarts)),
         "uncertainty of the start": digest(*(given.carried or ())),
         "terminal events": digest(*events),
+        "matrices": digest(*map(_matrix, matrices)),
         "until": "" if until is None else repr(until.aim),
         "engine": engine.name,
     }
@@ -127,6 +129,16 @@ def _function(given: Given, field: Any, fun: Any, args: Sequence[Any]) -> str:
     assert isinstance(given, Driven)
     start = np.asarray(given.begun.start.mean)
     return digest(_code(fun), start, *map(_plain, jax.tree.leaves(tuple(args))))
+
+
+def _matrix(value: Any) -> Any:
+    """A matrix that a user gives, sparse or not."""
+    if callable(value):
+        return _code(value)
+    if hasattr(value, "tocoo"):
+        found = value.tocoo()
+        return digest(repr(found.shape), found.data, *found.coords)
+    return "" if value is None else digest(np.asarray(value))
 
 
 def _plain(value: Any) -> Any:

@@ -266,9 +266,9 @@ class Task:
         if large and options.until is not None:
             raise ValueError(_UNTIL_LARGE)
         if journal is not None:
-            if large:
-                raise ValueError(_NOT_LARGE)
-            same = (self.fun, self.arguments, self.watched, options.until)
+            matrices = (options.jac_sparsity, options.lband, options.uband, options.mass_matrix)
+            besides = matrices if large else ()
+            same = (self.fun, self.arguments, self.watched, options.until, besides)
             monitor = monitor._replace(
                 journal=lambda by, given: journal.begin(identity(by, given, *same), by, given)
             )
@@ -276,7 +276,7 @@ class Task:
         sparse = self.times is not None and isinstance(way, _Compiled) and embedding.order == 1
         sparse = sparse and not large and journal is None
         calibrating = options.calibration != "model"
-        if not (large and self.times is not None):
+        if not (large and self.times is not None and journal is None):
             on_disk = journal is not None and journal.store.folder is not None
             monitor = monitor.bounded(method, smoothing, calibrating, sparse, on_disk)
 
@@ -298,10 +298,13 @@ class Task:
 
         if large:
             asked = self.asked(way)
-            only = self.times
+            only = self.times if journal is None else None  # all steps are kept then
             begins = None if self.carried is None else self.carried.error
             mode = options.calibration
-            large_system.equip(way.given, way.solver, mode, asked, only, begins=begins)
+            stored = journal is not None
+            large_system.equip(
+                way.given, way.solver, mode, asked, only, begins=begins, stored=stored
+            )
             if only is not None:
                 nodes, final, status = large_system.saved_path(way.given, only, monitor)
                 return finish(nodes.held_to(method, held), final, status, self.limits)
@@ -313,10 +316,6 @@ class Task:
 
 
 _UNTIL_LARGE = "until is not for SparseEK1, which has no dense Jacobian: use EK0 or EK1."
-_NOT_LARGE = (
-    "checkpoint is not for SparseEK1, whose factorisations cannot be stored: use EK0 or EK1, or "
-    "solve piece by piece."
-)
 
 
 def _words(mass: Any) -> str:

@@ -51,11 +51,12 @@ def equip(
     times: Any = None,
     traced: bool = False,
     begins: Any = None,
+    stored: bool = False,
 ) -> None:
     """With the system, and what carries its error along if there are to be error bars.
 
     ``times`` are those at which the solution is kept, if it is nowhere else; ``begins`` is the
-    error of the start, if that is not exact.
+    error of the start, if that is not exact; ``stored``: whether the solve goes to disk.
     """
     inputs = given.inputs
     if traced:
@@ -67,7 +68,7 @@ def equip(
     if mode != "model":
         watch = None if times is None else two_pole_bars.AtTimes(np.asarray(times), t0, y0)
         follower = two_pole.Transport.start(system, t0, y0, watch, begins)
-    given.large = Large(system, follower)
+    given.large = Large(system, follower, stored)
 
 
 def saved_path(given: Given, times: Any, monitor: Monitor) -> tuple[SavedPath, Solve, Any]:

@@ -1,6 +1,7 @@
 """Driving the native kernels from compiled loops, or from Python with what only it can evaluate."""
 
 import ctypes
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -125,6 +126,16 @@ def packed(method: Method, solve: Solve) -> Carry:
     """A solve that was begun elsewhere."""
     vector = np.array((pack if on_host(solve.status) else _pack)(method, solve))
     return Carry(layout_of(method).solve(vector), vector)
+
+
+def freeze(carry: Carry) -> list[np.ndarray]:
+    """Its own form holds all of it."""
+    return [carry.form]
+
+
+def thawing(method: Method) -> Callable[[list[np.ndarray]], Carry]:
+    """The inverse."""
+    return lambda arrays: Carry(layout_of(method).solve(arrays[0]), arrays[0])
 
 
 def packed_step(method: Method, rows: Rows, following: Solve) -> tuple[Carry, Rows]:

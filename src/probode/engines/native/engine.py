@@ -10,7 +10,6 @@ from probode.engines.kept import Kept
 from probode.engines.monitor import Monitor, collect
 from probode.engines.native import driver
 from probode.engines.native.interpolate import interpolate_all
-from probode.engines.native.layout import layout_of
 from probode.engines.native.library import available
 from probode.engines.native.traced import solve_to_end
 from probode.engines.protocol import UNLIMITED, Carry, Engine, Given, Inputs, Steps
@@ -86,7 +85,7 @@ class Native:
                 return driver.packed_step(method, *given.begun_uncertain(following.solve))
             return following, made
 
-        return Steps(driver.NOT_BEGUN, fill, UNLIMITED, layout_of(method).solve)
+        return Steps(driver.NOT_BEGUN, fill, UNLIMITED, driver.freeze, driver.thawing(method))
 
     def driven(self, given: Driven, rows: int, limits: Limits) -> Steps:
         """Steps with a vector field that only Python can evaluate."""
@@ -100,7 +99,8 @@ class Native:
             return steps(carry, attempts, wanted)
 
         first = given.first(given.inputs.t0, t1, begun.start, begun.h)
-        return Steps(driver.packed(method, first), fill, UNLIMITED, layout_of(method).solve)
+        begun_by = driver.packed(method, first)
+        return Steps(begun_by, fill, UNLIMITED, driver.freeze, driver.thawing(method))
 
     def run(self, given: Given, monitor: Monitor, keep: bool = True) -> tuple[Solve, Status, Kept]:
         """Solve and keep every step, or none."""

@@ -20,6 +20,7 @@ from probode.engines.kept import Kept, pack_rows
 from probode.engines.monitor import Monitor, collect
 from probode.engines.protocol import FIRST_ATTEMPTS, Carry, Given, Inputs, Steps
 from probode.engines.two_pole import dense, in_kernels
+from probode.engines.two_pole.frozen import frozen, thawed
 from probode.engines.two_pole.machine import Carried, Scheme
 from probode.engines.two_pole.outset import begin, weights_of
 from probode.engines.two_pole.rows import as_row, as_solve
@@ -64,6 +65,8 @@ class Large(NamedTuple):
 
     system: System
     follower: Follower | None = None
+    stored: bool = False
+    """Whether it has to be stored between two chunks, which what is in the kernels cannot be."""
 
 
 class Form(NamedTuple):
@@ -140,16 +143,25 @@ def _steps(given: Given, most: int) -> Steps:
         given.large = given.large._replace(follower=follower)  # it outlives them
         return following, rows
 
+    form = Form(begun, 0.0, 0.0, large.follower)
+
+    def freeze(carry: Carry) -> list[np.ndarray]:
+        return [np.asarray(carry.solve.status), *frozen(carry.form)]
+
+    def thaw(arrays: list[np.ndarray]) -> Carry:
+        found = thawed(system, form, arrays[1:])
+        given.large = given.large._replace(follower=found.follower)
+        return Carry(solve_of(inputs.method, found, Status(int(arrays[0]))), found)
+
     finite = bool(np.all(np.isfinite(begun.x)))
     status = Status.RUNNING if finite else Status.START_NOT_FINITE
     if finite and inputs.t0 == inputs.t1:
         status = Status.SUCCESS
     if compiled:
         carry = in_kernels.carry_of(inputs.method, in_kernels.begun(given, begun), status)
-    else:
-        form = Form(begun, 0.0, 0.0, large.follower)
-        carry = Carry(solve_of(inputs.method, form, status), form)
-    return Steps(carry, fill, FIRST_ATTEMPTS)
+        return Steps(carry, fill, FIRST_ATTEMPTS)
+    carry = Carry(solve_of(inputs.method, form, status), form)
+    return Steps(carry, fill, FIRST_ATTEMPTS, freeze, thaw)
 
 
 def _fill(

@@ -58,9 +58,12 @@ class Waiting(NamedTuple):
 
 
 def takes(given: Given) -> bool:
-    """Whether the kernels take the steps: not given ones, over switches, from an inexact start."""
+    """Whether the kernels take the steps.
+
+    Not given ones, over switches, from an inexact start, or to be stored between chunks.
+    """
     control, follower = given.inputs.control, given.large.follower
-    if follower is not None and np.any(follower.begins):
+    if given.large.stored or (follower is not None and np.any(follower.begins)):
         return False
     plain = isinstance(control, PControl) and control.stops is None
     direct = isinstance(given.large.system.linear, Direct)

@@ -97,6 +97,7 @@ class Matrix(NamedTuple):
     solve: Solve
     h: float
     gamma: float
+    jacobian: Any
 
     @property
     def iteration(self) -> Any:
@@ -305,7 +306,8 @@ def _ready(system: System, gain: Gains, now: Standing, t: float, y: np.ndarray) 
     matrix = now.matrix
     if matrix is None or matrix.h != now.h or matrix.gamma != gain.gamma:
         solve = system.linear.factorised(now.jacobian, gain.gamma * now.h)
-        now = now._replace(matrix=Matrix(solve, now.h, gain.gamma)).counted(factorisations=1)
+        matrix = Matrix(solve, now.h, gain.gamma, now.jacobian)
+        now = now._replace(matrix=matrix).counted(factorisations=1)
     return now
 
 
