@@ -1,6 +1,7 @@
 """Members one by one on the native kernels: what the reference engine gives, nothing compiled."""
 
 import functools
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -159,6 +160,16 @@ def test_progress_is_told_of_all_members():
 def test_the_reason_is_told():
     assert "compile" in series(solver=EK0(3)).engine_reason
     assert "permission" in both("EK0")[1].engine_reason or both("EK0")[1].engine == "vmapped"
+
+
+def test_what_calibrated_bars_cost_without_kernels_is_said(monkeypatch, caplog):
+    members = series(solver=EK0(3))
+    some, settings = members.family.members(np.arange(3)), members.settings
+    monkeypatch.setattr(engines, "_kernels_lack", lambda *_: "a way to run on this device")
+    monkeypatch.setattr(engines, "first_time", lambda *_: True)
+    settings = replace(settings, engine="auto", calibration="defect")
+    chosen = engines.choose(lotka_volterra, some, settings, None, count=100_000)
+    assert chosen.engine == "vmapped" and 'calibration="model"' in caplog.text
 
 
 def switched(t, y, a):

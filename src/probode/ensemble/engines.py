@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from probode.base.limits import cores
+from probode.base.said import first_time
 from probode.base.status import Status
 from probode.engines import lanes
 from probode.engines.fallback import guarded_jacobian, logger, may_lack_derivatives
@@ -167,10 +168,21 @@ def choose(
         return Choice("lanes", f"many members of a small system; the kernels lack {lacking}")
     if lacking is not None:
         suited = "" if settings.calibration == "model" else ", lanes calibrated error bars"
+        if suited and _suits(members, replace(settings, calibration="model"), device, count):
+            _say_what_bars_cost()
         return Choice("vmapped", f"the kernels lack {lacking}{suited}")
     if not _suits(members, settings, device):
         return Choice("kernels", "nothing to compile, and nothing that lanes would do faster")
     return _sooner(vector_field, members, settings, field.d, count or members.count)
+
+
+def _say_what_bars_cost() -> None:
+    if first_time("bars of members"):
+        logger.warning(
+            "the kernels cannot solve these members here, and lanes (on a GPU, one kernel for all) "
+            "have no calibrated error bars: they are solved in a batch, which takes many times as "
+            'long. calibration="model" takes lanes, and their std is the model\'s own.'
+        )
 
 
 def _sooner(
