@@ -85,7 +85,7 @@ c.InteractiveShellApp.exec_lines = [
     "import numpy; numpy.set_printoptions(precision=5, threshold=20, edgeitems=2); del numpy"
 ]
 c.InlineBackend.rc = {}
-c.IPKernelApp.log_level = 40
+c.IPKernelApp.log_level = 50
 """
 )
 os.environ.setdefault("IPYTHONDIR", str(_PROFILE.parent))
