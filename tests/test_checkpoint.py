@@ -319,6 +319,39 @@ def kills(place, out, count, seed):
     assert process.returncode == 0
 
 
+IN_ANOTHER_PROCESS = """
+import sys
+import numpy as np
+from probode import SparseEK1, solve_ivp
+
+def traced(t, y):
+    return np.array([y[1], -np.sin(y[0])])
+
+def driven(t, y):
+    return [y[1], -float(np.sin(y[0]))] if y[0] < 9.0 else [0.0, 0.0]
+
+for i, (fun, method) in enumerate([(traced, "EK1"), (driven, "EK0"), (traced, SparseEK1())]):
+    found = solve_ivp(fun, (0.0, 2.0), [1.0, 0.0], method, checkpoint=f"{sys.argv[1]}/{i}")
+    print(found.y[:, -1], found.y_std[:, -1])
+"""
+
+
+def test_the_same_call_in_another_process_is_the_same_solve(tmp_path):
+    """Addresses and hashes differ from process to process: nothing may be known by them."""
+    command = [sys.executable, "-c", IN_ANOTHER_PROCESS, str(tmp_path)]
+    first, second = (
+        subprocess.run(
+            command,
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    )
+    assert first == second
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_results_after_kills_at_random_moments_are_those_of_one_run(tmp_path, form):

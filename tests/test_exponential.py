@@ -290,7 +290,7 @@ def test_steps_at_which_the_integrated_wiener_process_diverges() -> None:
 @pytest.mark.slow
 def test_members_of_an_ensemble_have_drifts_of_their_own() -> None:
     starts, solver = np.array([[1.0, 1.0], [5.0, -1.0]]), EK1(IOUP(2, "jacobian"))
-    how = {"solver": solver, "save_at": [1.0], "smooth": False}
+    how = {"solver": solver, "save_at": [1.0], "smooth": False, "calibration": "model"}
     ensemble = probode.solve_ensemble(forced, (0.0, 1.0), starts, **how)
     for mean, std, start in zip(ensemble.mean, ensemble.std, starts, strict=True):
         alone = probode.solve(forced, (0.0, 1.0), start, **how)

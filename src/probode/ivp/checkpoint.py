@@ -116,8 +116,11 @@ def identity(
 
 def _whole(value: Any) -> str:
     """An object of the library's by its class, its settings and its numbers."""
-    text = re.sub(r"0x[0-9a-f]+", "", f"{type(value).__name__} {jax.tree.structure(value)}")
-    return digest(text, *(np.asarray(leaf) for leaf in jax.tree.leaves(value)))
+    leaves = jax.tree.leaves(value)
+    numbers = [x for x in map(np.asarray, leaves) if x.dtype != object]
+    settings = [x for x in leaves if np.asarray(x).dtype == object]
+    text = f"{type(value).__name__} {jax.tree.structure(value)} {settings}"
+    return digest(re.sub(r"0x[0-9a-f]+", "", text), *numbers)
 
 
 def _function(given: Given, field: Any, fun: Any, args: Sequence[Any]) -> str:
