@@ -345,3 +345,18 @@ def test_calibrated_error_bars_are_of_the_size_of_the_error(solver: probode.EK1)
     chi2 = np.mean(((posterior(times).mean - true.sol(times).T) / posterior(times).std) ** 2)
     assert 1 / 3 < chi2 < 3
     assert posterior.diagnose().trusted
+
+
+@pytest.mark.slow
+def test_dense_output_of_many_components_comes_to_an_end() -> None:
+    """Batches of their decompositions would wait for one another."""
+    d = 60
+    posterior = probode.solve(
+        *(lambda t, y: -0.5 * y + jnp.sin(t), (0.0, 1.0), np.ones(d)),
+        solver=EK1(IOUP(2, -0.5)),
+        step=0.25,
+    )
+    t = np.linspace(0.0, 1.0, 12)
+    exact = np.exp(-0.5 * t) * 1.8 + 0.4 * np.sin(t) - 0.8 * np.cos(t)
+    found = posterior(t).mean
+    np.testing.assert_allclose(found, np.repeat(exact[:, None], d, axis=1), atol=1e-3)

@@ -17,6 +17,7 @@ from probode.filter.loop import Rows
 from probode.filter.smooth import Marginals, interpolate
 from probode.filter.step import Method, State, extrapolate
 from probode.model.gaussian import unpack
+from probode.model.prior import IWP
 
 _BLOCK_BYTES = 64 * 2**20
 _LARGEST_BLOCK = 1024
@@ -100,7 +101,19 @@ def _choose(condition: Array, a: State, b: State) -> State:
 
 @compiled(1)
 def _evaluate_block(method: Method, smooth: bool, k: Any, *inputs: Any) -> Any:
-    return jax.vmap(partial(_evaluate, method, smooth, k))(*inputs)
+    return for_each(method, partial(_evaluate, method, smooth, k), inputs)
+
+
+def for_each(method: Method, function: Callable[..., Any], inputs: tuple[Any, ...]) -> Any:
+    """A function of each row: of all at once, or of one after the other.
+
+    The latter with priors whose matrices are computed anew for each length of a step. They call
+    libraries, and batches of such calls may wait for one another for ever
+    (:mod:`probode.base.unbatched`).
+    """
+    if isinstance(method.prior, IWP):
+        return jax.vmap(function)(*inputs)
+    return jax.lax.map(lambda row: function(*row), inputs)
 
 
 def block_size(wanted: int, row_bytes: int) -> int:

@@ -22,6 +22,7 @@ from probode.engines.dense_output import (
     around,
     block_size,
     evaluate_rows,
+    for_each,
     in_blocks,
     in_plain_units,
     select,
@@ -341,7 +342,7 @@ def _predict_block(method: Method, *inputs: Any) -> State:
         noise = scale * method.prior.noise_scale(h / (right.t - left.t))
         return extrapolate(method, left, h, noise)
 
-    return jax.vmap(predict)(*inputs)
+    return for_each(method, predict, inputs)
 
 
 def _check_times(times: np.ndarray) -> None:
