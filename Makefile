@@ -50,7 +50,7 @@ help: ## List the targets
 
 install: $(INSTALLED) ## Create .venv with the library and its development tools
 
-$(INSTALLED): pyproject.toml constraints.txt hatch_build.py $(wildcard src/probode/engines/native/src/*)
+$(INSTALLED): pyproject.toml constraints.txt hatch_build.py $(wildcard $(addprefix src/probode/engines/native/src/,*.* */*.*))
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 		-c constraints.txt -e ".[plot,test]"
@@ -109,7 +109,7 @@ kernels: $(INSTALLED) ## Run the core claims on each instruction set, and withou
 SANITIZED := build/sanitized/_kernels.so
 SANITIZERS := -O1 -g1 -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 PRELOADED = $(foreach name,libasan.so libubsan.so libstdc++.so,$(shell $${CXX:-g++} -print-file-name=$(name)))
-$(SANITIZED): $(INSTALLED) $(wildcard src/probode/engines/native/src/*)
+$(SANITIZED): $(INSTALLED) $(wildcard $(addprefix src/probode/engines/native/src/,*.* */*.*))
 	mkdir -p $(@D)
 	ARCHFLAGS="$(SANITIZERS)" $(BIN)/python -c "import hatch_build; from pathlib import Path; \
 		hatch_build.INSTRUCTION_SETS.clear(); hatch_build.build(hatch_build.SOURCE, Path('$@'))"

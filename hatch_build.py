@@ -47,7 +47,11 @@ class NativeKernels(BuildHookInterface):  # type: ignore[misc]
 
 def machine() -> str:
     """What is built for, such as ``linux-x86_64``; a Python for two processors builds for one."""
-    return sysconfig.get_platform().replace("universal2", platform.machine())
+    name, processor = sysconfig.get_platform(), platform.machine()
+    if name.endswith("-universal2") and processor == "arm64":
+        system = name.split("-")[1]  # the oldest of the other processor: there is none before 11
+        name = name.replace(system, "11.0" if int(system.split(".")[0]) < 11 else system)
+    return name.replace("universal2", processor)
 
 
 def tag() -> str:
@@ -85,6 +89,11 @@ def build(source: Path, target: Path) -> None:
                 for name, march in sets.items()
             ),
             ("baseline-long", "two_pole.cc", "-DPROBODE_ISA=baseline", "-O3"),
+            *(
+                (f"{name}-abreast", "abreast.cc", f"-DPROBODE_ISA={name}", f"-march={march}")
+                for name, march in sets.items()
+            ),
+            ("baseline-abreast", "abreast.cc", "-DPROBODE_ISA=baseline"),
             ("module", "module.cc", *defines, f"-I{headers}"),
         ]
         with ThreadPoolExecutor(os.cpu_count()) as pool:

@@ -5,18 +5,24 @@
 Ours is :func:`probode.solve_ensemble`, from NumPy to NumPy, in its default form (smoothed, with
 calibrated error bars) and as a filter with the model's; the error is the root mean square over
 members, components and save points. ``chi2`` is the share of members whose mean of
-``(error / std)²`` lies in [1/3, 3]. Times are those of all cores together (``process_time``), the
-shortest of a few calls, the first call beside; what is compared takes turns in one process.
-With ``--steps`` instead of ``--points``, what a step of a member costs with each engine.
+``(error / std)²`` lies in [1/3, 3]. Times are those of all cores together (``process_time``; with a
+GPU those that pass), the shortest of a few calls, the first call beside; what is compared takes
+turns in one process.
+With ``--steps`` instead of ``--points``, what a step of a member costs with each engine; with
+``--whole``, for a GPU, what a sweep takes from NumPy to NumPy, and what of it the card.
 """
 
 import time
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 import probode
+from probode.engines.abreast import on_card
+from probode.ensemble.one_by_one import side_by_side
+from probode.ensemble.solve import read_settings
 
 MODES = {
     "smoothed, calibrated": {},
@@ -88,12 +94,16 @@ def reference_of(name, case, count, times):
 
 
 def timed(run, rtol):
-    """CPU seconds of the first call and of the shortest after it, and the result."""
+    """Seconds of the first call and of the shortest after it, and the result.
+
+    CPU seconds of all cores, or, with a GPU, those that pass.
+    """
+    clock = time.process_time if jax.default_backend() == "cpu" else time.perf_counter
     spent = []
     for _ in range(1 + REPEATS):
-        before = time.process_time()
+        before = clock()
         result = run(rtol)
-        spent.append(time.process_time() - before)
+        spent.append(clock() - before)
     return spent[0], min(spent[1:]), result
 
 
@@ -119,7 +129,7 @@ def measure_series(name, case, count, points):
         bars = "" if chi2 is None else f", bars of {chi2:.1%} right"
         print(
             f"{name} {count} x {points} {label} rtol {rtol:g}: error {error:.2e}, "
-            f"{1e3 * spent:.1f} CPU ms, first call {first:.2f} s{bars}{note}",
+            f"{1e3 * spent:.1f} ms, first call {first:.2f} s{bars}{note}",
             flush=True,
         )
 
@@ -137,6 +147,45 @@ def measure_series(name, case, count, points):
             first, spent, means = timed(run, rtol)
             add(f"diffrax {solver}", rtol, first, spent, means, None, "")
     return rows
+
+
+WHOLE = (
+    ("ends, the model's bars", 1.0, {"calibration": "model"}),
+    ("ends", 1.0, {}),
+    ("11 points, the model's bars", 1.0, {"save_at": 11, "calibration": "model"}),
+    ("11 points, filtered", 1.0, {"save_at": 11, "smooth": False}),
+    ("11 points", 1.0, {"save_at": 11}),
+    ("100 points", 0.1, {"save_at": 100}),
+)
+"""What is asked for, and of which part of the members."""
+
+
+def from_numpy_to_numpy(case, count):
+    """Seconds of a sweep with EK0(3) and EK1(3), ``rtol`` 1e-4: first and later calls, the card."""
+    print("| members | solver | wanted | first call | later | on the card | steps |")
+    print("|" + " --- |" * 7)
+    for solver in (probode.EK0(3), probode.EK1(3)):
+        for label, part, options in WHOLE:
+            members = int(count * part) if solver.jacobian == "none" else int(0.1 * count * part)
+            chosen = {"solver": solver, "rtol": 1e-4, "atol": 1e-6, "engine": "kernels", **options}
+            if "save_at" in chosen:
+                chosen["save_at"] = np.linspace(0.0, case.t1, chosen["save_at"])
+            run = partial(
+                probode.solve_ensemble,
+                *(case.field, (0.0, case.t1), np.array(case.y0), (case.parameters(members),)),
+                **chosen,
+            )
+            first, spent, found = timed(lambda _, run=run: run(), None)
+            settings = read_settings(
+                *(solver, probode.PIControl(), chosen.get("smooth", True), False),
+                *(chosen.get("calibration", "defect"), 100_000, None, "kernels"),
+            )
+            family = found.family.members(slice(0, members))
+            problem = side_by_side(case.field, family, settings, jax.devices()[0])
+            solved = on_card.Run(problem, jax.devices()[0])
+            card = timed(lambda _, solved=solved: solved.solve(), None)[1]
+            cells = f"{first:.2f} s | {spent:.3f} s | {card:.3f} s | {found.steps.mean():.0f}"
+            print(f"| {members} | {solver.name} | {label} | {cells} |", flush=True)
 
 
 STEPPED = (probode.EK0(3), probode.DiagonalEK1(3), probode.EK1(2), probode.EK1(3), probode.EK1(5))

@@ -3,6 +3,7 @@
 from contextlib import contextmanager
 
 import jax
+import numpy as np
 import pytest
 from compiling import QUICKLY
 
@@ -20,3 +21,17 @@ def quick_reference_engine():
                 batch, name, jax.jit(function, static_argnums=0, compiler_options=QUICKLY)
             )
         yield
+
+
+def assert_same_bars(one, other):
+    """To rounding, amplified by the steps: their lengths follow an error that is rounded.
+
+    The model's deviations agree to 1e-6. Estimated errors are differences of values, so they are
+    off by 1e-13 of these at least; what is not reached is NaN in both.
+    """
+    rounding = 1e-12 * np.nan_to_num(np.abs(other.mean))
+    assert np.all(np.isnan(one.std) == np.isnan(other.std))
+    assert np.all(~(np.abs(one.std - other.std) > 1e-5 * other.std + rounding))
+    sizes = other.std[..., None] * other.std[..., None, :]
+    off = np.abs(one.cov - other.cov)
+    assert np.all(~(off > 3e-5 * sizes + rounding[..., None] * other.std[..., None, :]))

@@ -77,7 +77,15 @@ def updating_program(x):
     return x.at[1].set(x[0] / x[2, 1]), x[jnp.array([2, 0]), 1], jnp.prod(x), jnp.all(x > -9)
 
 
-@pytest.mark.parametrize("program", [matrix_program, branching_program, updating_program])
+def transforming_program(x):
+    modes = jnp.fft.rfft(x, axis=0)
+    return jnp.fft.irfft(modes * jnp.abs(modes), 3, axis=0), jnp.fft.fft2(x).imag
+
+
+PROGRAMS = [matrix_program, branching_program, updating_program, transforming_program]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
 def test_a_lifted_program_is_the_batched_one(program):
     with double_precision():
         batch = jnp.asarray(np.random.default_rng(1).normal(size=(8, 3, 2)))
@@ -227,41 +235,11 @@ def test_the_kernel_for_gpus_does_the_same():
     np.testing.assert_allclose(results.mean, expected.mean, rtol=1e-11)
 
 
-@pytest.mark.parametrize("smooth", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_the_kernel_for_gpus_saves_the_same(smooth):
-    """Also of a member that stops half way; not run on a GPU here, but interpreted."""
-    times = np.array([0.0, 0.3, 0.31, 0.9, 1.0])
-    members, solver = ensemble(32, times, 1.0), probode.EK0(1)
-    options = {"solver": solver, "control": CONTROL, "smooth": smooth, "max_steps": 800}
-    expected = solve_lanes(lotka_volterra, members, **options)
-    with double_precision():
-        problem = Problem.of(lotka_volterra, members, solver, CONTROL, smooth)
-        inputs = problem.part(slice(0, 32), 32)
-        run = engine._compiled_kernel(problem.task, interpret=True)
-        counts, marginals = run(800.0, 32, *inputs)
-        results = problem.results(np.asarray(counts), np.asarray(marginals))
-    stopped = expected.status == probode.Status.MAX_STEPS
-    assert stopped.any() and not stopped.all()
-    assert np.array_equal(results.steps, expected.steps)
-    assert np.array_equal(results.status, expected.status)
-    np.testing.assert_allclose(results.mean, expected.mean, rtol=1e-11)
-    np.testing.assert_allclose(results.std, expected.std, rtol=1e-7)
-
-
-def test_the_kernel_with_save_points_is_lowered_for_gpus():
-    members = ensemble(32, np.array([0.0, 0.3, 1.0]), 1.0)
-    with double_precision():
-        problem = Problem.of(lotka_volterra, members, probode.EK0(1), CONTROL, False)
-        traced = engine._compiled_kernel(problem.task).trace(
-            np.inf, 32, *problem.part(slice(0, 32), 32)
-        )
-        assert "custom_call" in traced.lower(lowering_platforms=("cuda",)).as_text()
-
-
 def test_large_systems_and_unknown_controls_are_left_to_other_engines():
     assert supports(probode.EK0(3), CONTROL, 3, platform="cpu")
     assert supports(probode.EK1(2), CONTROL, 3, platform="gpu")
     assert not supports(probode.EK1(5), CONTROL, 10, platform="gpu")
+    assert not supports(probode.EK0(3), CONTROL, 3, only_end=False, platform="gpu")
     assert not supports(probode.EK0(3), CONTROL, 3, count=10, platform="cpu")
     assert not supports(probode.EK0(3), object(), 3)
     assert not supports(probode.EK0(3), CONTROL, 3, numbers=10_000)

@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from jax import lax
 
-from probode import EK0, EK1, PIControl, problems, solve
+from probode import EK0, EK1, PIControl, problems, solve, solve_ensemble
 from probode.base.precision import double_precision
 from probode.engines import native
 from probode.engines.native import library
@@ -245,6 +245,7 @@ def test_a_long_jacobian_of_known_zeros_is_listed(d):
     [
         pytest.param(lambda t, y: y.sum() * jnp.linalg.solve(jnp.diag(y) + 2.0, y), id="a system"),
         pytest.param(lambda t, y: jnp.sort(y) - y**2, id="a sort"),
+        pytest.param(lambda t, y: jnp.abs(jnp.fft.fft(y)) - y**3, id="transforms"),
     ],
 )
 def test_what_is_listed_solves_as_without_kernels(function):
@@ -256,12 +257,48 @@ def test_what_is_listed_solves_as_without_kernels(function):
     np.testing.assert_allclose(one.std, other.std, rtol=1e-4, atol=1e-12)
 
 
+def products(xp, y):
+    x, z = xp.fft.fft(y), xp.fft.fft(y**2)
+    return (x * xp.conj(z) / (1.0 + y**2) + x**3 / (z + 3j)).imag
+
+
+TRANSFORMED = {
+    "fft": lambda xp, y: xp.fft.fft(y).imag,
+    "ifft": lambda xp, y: xp.fft.ifft(y + 1j * y[::-1]).real,
+    "rfft": lambda xp, y: xp.concatenate([xp.fft.rfft(y).real, xp.fft.rfft(y).imag])[: len(y)],
+    "irfft": lambda xp, y: xp.fft.irfft((1 + 2j) * xp.fft.rfft(y), len(y)),
+    "fft2": lambda xp, y: xp.fft.fft2(y.reshape(-1, 2)).real.reshape(-1),
+    "irfft2": lambda xp, y: xp.fft.irfft2(
+        1j * xp.fft.rfft2(y.reshape(-1, 2)), (len(y) // 2, 2)
+    ).reshape(-1),
+    "sizes": lambda xp, y: abs(xp.fft.fft(y)),
+    "products": products,
+    "choices": lambda xp, y: xp.where(y > 0.3, xp.fft.fft(y), 1j - y).imag,
+}
+
+
+@pytest.mark.parametrize("n", [4, 6, 8, 12, 20])
+@pytest.mark.parametrize("name", TRANSFORMED)
+def test_transforms_of_small_arrays_are_those_of_numpy(name, n):
+    y, of = np.random.default_rng(n).normal(size=n), TRANSFORMED[name]
+    here = by_kernels(lambda t, y: of(jnp, y), y)[0]
+    np.testing.assert_allclose(here, of(np, y), rtol=1e-13, atol=1e-13 * n)
+
+
+@pytest.mark.parametrize("name", TRANSFORMED)
+def test_jacobians_of_transforms_are_those_of_jax(name):
+    y, of = np.random.default_rng(1).normal(size=8), TRANSFORMED[name]
+    both = (ask(lambda t, y: of(jnp, y), y, (), "full")[1] for ask in (by_kernels, by_jax))
+    np.testing.assert_allclose(*both, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize(
     "field",
     [
         pytest.param(lambda t, y: lax.lgamma(y), id="not on the list"),
         pytest.param(lambda t, y: y.astype(np.float32) * 2.0, id="single precision"),
-        pytest.param(lambda t, y: jnp.abs(jnp.fft.fft(y)), id="complex numbers"),
+        pytest.param(lambda t, y: jnp.exp(1j * y).real, id="complex functions"),
+        pytest.param(lambda t, y: jnp.fft.fft(y.astype(np.float32)).real, id="single transforms"),
         pytest.param(lambda t, y: jnp.linalg.qr(jnp.outer(y, y))[0][0], id="not written out"),
         pytest.param(lambda t, y: y * jnp.sum(jnp.arange(5000) * y[0]), id="too long"),
         pytest.param(
@@ -271,6 +308,20 @@ def test_what_is_listed_solves_as_without_kernels(function):
 )
 def test_what_has_no_list_is_left_to_jax(field):
     assert tape(field, jacobian="none") is None
+
+
+def test_members_with_transforms_are_those_of_solves_alone():
+    """XLA refuses such programs with an axis of members (its transforms want their own layout)."""
+
+    def diffusing(t, u, nu):
+        k = np.fft.fftfreq(6, 1.0 / 6)
+        return jnp.real(jnp.fft.ifft(-nu * k**2 * jnp.fft.fft(u))) - u**3
+
+    start, rates = np.cos(np.arange(6.0)), np.array([0.1, 0.5, 1.0])
+    members = solve_ensemble(diffusing, (0.0, 1.0), start, (rates,))
+    for mean, rate in zip(members.mean, rates, strict=True):
+        alone = solve(diffusing, (0.0, 1.0), start, (rate,))
+        np.testing.assert_allclose(np.ravel(mean), alone.mean[-1], rtol=1e-9)
 
 
 def test_known_zeros_and_repeated_operations_are_not_listed():

@@ -4,18 +4,15 @@ What happens here happens outside any trace, whichever engine takes the steps. B
 Python is in charge: it honours Ctrl-C, limits of time and memory, a callback, and whoever watches.
 """
 
-import importlib
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from functools import lru_cache
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from threadpoolctl import ThreadpoolController
 
 from probode.base.limits import Limits, in_words
 from probode.base.precision import on_host
@@ -33,6 +30,7 @@ from probode.engines.kept import (
 from probode.engines.protocol import UNLIMITED, Carry, Engine, Given
 from probode.filter.loop import Rows, Solve
 from probode.filter.step import Method
+from probode.model.structure import Dense
 
 _CHUNK_SECONDS = 0.2
 _REHEARSAL, _AGAIN, _KNOWN_WELL = 0.05, 8, 256
@@ -83,10 +81,14 @@ class Monitor(NamedTuple):
         least = needed_bytes(method, 1, smoothing, calibrating)
         if not self.limits.allows(least):
             n, d = method.structure.n, method.structure.d
+            way_out = "EK0 (memory linear in d)"
+            if not isinstance(method.structure, Dense):
+                way_out = 'save_at with few times (it keeps no steps), calibration="model" (a part)'
             raise ValueError(
-                f"a single step with d = {d} components at order {n - 1} takes {in_words(least)}, "
-                f"more than max_memory = {in_words(self.limits.memory)}. Use EK0 (memory linear "
-                "in d), a lower order, or a larger max_memory."
+                f"a single step with d = {d} components at order {n - 1} takes {in_words(least)} "
+                "with all that is made of it, more than max_memory = "
+                f"{in_words(self.limits.memory)}. Use {way_out}, a lower order, or a larger "
+                "max_memory."
             )
 
         def needs(steps: int) -> float:
@@ -109,43 +111,6 @@ class Monitor(NamedTuple):
         if self.callback is None:
             return False
         return bool(self.callback(_progress(solve, elapsed, self.shape)))
-
-
-@lru_cache(maxsize=1)
-def _blas() -> ThreadpoolController:
-    # JAX takes its LAPACK from SciPy, and loads it late: a controller made before that would not
-    # know it.
-    importlib.import_module("scipy.linalg.cython_lapack")
-    return ThreadpoolController()
-
-
-class _OneThread:
-    """A limit that several threads may ask for: the first sets it, the last takes it back."""
-
-    def __init__(self) -> None:
-        self._turn = threading.Lock()
-        self._users = 0
-        self._limit: Any = None
-
-    def __enter__(self) -> None:
-        with self._turn:
-            if self._users == 0:
-                self._limit = _blas().limit(limits=1, user_api="blas")
-            self._users += 1
-
-    def __exit__(self, *_: Any) -> None:
-        with self._turn:
-            self._users -= 1
-            if self._users == 0:
-                self._limit.restore_original_limits()
-
-
-_ONE_THREAD = _OneThread()
-
-
-def one_blas_thread() -> AbstractContextManager[None]:
-    """Keep BLAS from splitting small matrices among threads, which costs more than it gains."""
-    return _ONE_THREAD
 
 
 @contextmanager
@@ -231,7 +196,7 @@ def drive(
 def _progress(solve: Solve, elapsed: float, shape: tuple[int, ...]) -> Progress:
     return Progress(
         t=float(solve.state.t),
-        y=np.asarray(solve.state.mean[0]).reshape(shape),
+        y=np.array(solve.state.mean[0]).reshape(shape),
         steps=int(solve.counts.attempted),
         accepted=int(solve.counts.accepted),
         step_size=float(solve.control.h),
@@ -246,12 +211,13 @@ def collect(
 
     When the monitor's ``watch`` says that only the first steps of a chunk are wanted, the chunk is
     filled again up to there, so that nothing later leaks into what is returned. Unless they are
-    to ``keep``, no step needs memory.
+    to ``keep``, no step needs memory, or only while it is watched.
     """
     limits, after, rehearsed = monitor.limits, 0.0, 0
     method = given.inputs.method
     run = None if monitor.journal is None else monitor.journal(engine, given)
-    steps = given.steps_by(engine, capacity(method) if keep else 0, limits)
+    rows = capacity(method) if keep or monitor.watch is not None else 0
+    steps = given.steps_by(engine, rows, limits)
     begun, fill = steps.begun, steps.fill
     kept = Kept(engine, method, fill, monitor.sparse)
     stops: list[Status] = []
@@ -261,12 +227,13 @@ def collect(
 
     def chunk(carry: Carry, attempts: int) -> Carry:
         following, filled = fill(carry, attempts, monitor.room(kept.steps))
-        keep = None if monitor.watch is None else monitor.watch(filled)
-        if keep is not None:
+        wanted = None if monitor.watch is None else monitor.watch(filled)
+        if wanted is not None:
             stops.append(Status.EVENT)
-            if keep < filled.steps:
-                following, filled = fill(carry, attempts, keep)
-        kept.add(carry, filled)
+            if wanted < filled.steps:
+                following, filled = fill(carry, attempts, wanted)
+        if keep:
+            kept.add(carry, filled)
         if run is not None:
             run.add(steps, given, following, filled)
             kept.last_alone(_KNOWN_WELL)

@@ -13,7 +13,7 @@ from probode.ensemble.engines import solve_members
 from probode.ensemble.problem import Family
 from probode.ensemble.settings import Settings
 
-_LARGEST = 65_536
+_LARGEST, _LARGEST_ON_CARD = 2**16, 2**20
 _PER_PLACE = 4
 """Chunks for each place that solves them, so that all finish at about the same time."""
 _LEAST = 256
@@ -37,9 +37,17 @@ def bytes_per_member(family: Family, settings: Settings) -> int:
     return 8 * entries
 
 
-def chunk_size(family: Family, settings: Settings, memory: int, places: int) -> int:
-    """Members of a chunk: all chunks at work fit into half of the memory budget."""
+def chunk_size(
+    family: Family, settings: Settings, memory: int, places: int, on_card: bool = False
+) -> int:
+    """Members of a chunk: all chunks at work fit into half of the memory budget.
+
+    A card is given as many at once as that allows: it hands them out to its threads by itself.
+    """
     fitting = memory // (2 * places * bytes_per_member(family, settings))
+    if on_card:
+        shared = -(-family.count // places)
+        return max(1, min(fitting, shared, _LARGEST_ON_CARD))
     shared = -(-family.count // (places * _PER_PLACE))
     return max(1, min(fitting, max(shared, _LEAST), _LARGEST, family.count))
 
@@ -69,7 +77,7 @@ def run_here(
     running: dict[Future[LaneResults], tuple[Chunk, Any]] = {}
 
     def solve(chunk: Chunk, device: Any) -> LaneResults:
-        members = family.members(np.arange(*chunk))
+        members = family.members(slice(*chunk))
         return solve_members(
             vector_field, members, settings, device=device, on_progress=on_progress, stop=stop
         )

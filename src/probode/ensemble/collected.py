@@ -55,22 +55,32 @@ class Collected(Mapping[str, np.ndarray]):
     """In memory: arrays with the members, in C order of the dimensions, in front."""
 
     def __init__(self, family: Family, settings: Settings) -> None:
-        self._arrays = {
-            name: np.full((family.count, *shape), blank, dtype)
-            for name, (shape, dtype, blank) in layout(family, settings).items()
-        }
-        self._arrays["status"] = np.full(family.count, Status.INTERRUPTED.value)
+        self._count, self._layout = family.count, layout(family, settings)
+        self._arrays: dict[str, np.ndarray] = {}
 
     def write(self, chunk: Chunk, results: LaneResults) -> None:
-        """Keep the results of a chunk."""
-        for name, array in self._arrays.items():
+        """Keep the results of a chunk: as they are, if it is all there is."""
+        if chunk == (0, self._count):
+            names = ("status", *self._layout)
+            self._arrays = {name: getattr(results, name) for name in names}
+            return
+        for name, array in self._written().items():
             array[slice(*chunk)] = getattr(results, name)
 
+    def _written(self) -> dict[str, np.ndarray]:
+        if not self._arrays:
+            self._arrays = {
+                name: np.full((self._count, *shape), blank, dtype)
+                for name, (shape, dtype, blank) in self._layout.items()
+            }
+            self._arrays["status"] = np.full(self._count, Status.INTERRUPTED.value)
+        return self._arrays
+
     def __getitem__(self, name: str) -> np.ndarray:
-        return self._arrays[name]
+        return self._written()[name]
 
     def __iter__(self) -> Any:
-        return iter(self._arrays)
+        return iter(self._written())
 
     def __len__(self) -> int:
-        return len(self._arrays)
+        return len(self._written())

@@ -1,10 +1,10 @@
 """Which engine solves the members: the one place that knows them all.
 
 Three engines take the same members and give the same results: :mod:`probode.ensemble.one_by_one`,
-each by the native kernels on the cores of this machine, nothing compiled;
-:mod:`probode.engines.lanes`, members side by side in vector lanes or on a GPU, where there are so
-many of a small system that compiling pays; and :mod:`probode.ensemble.vmapped`, the library's own
-loop on a batch, for all the rest.
+the native kernels (members side by side, in vectors or the threads of a GPU);
+:mod:`probode.engines.lanes`, the same by XLA, where there are no kernels, or for the ends of many
+members on a GPU; and :mod:`probode.ensemble.vmapped`, the library's own loop on a batch, for all
+the rest.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from probode.base.limits import cores
 from probode.base.said import first_time
 from probode.base.status import Status
 from probode.engines import lanes
@@ -53,10 +52,12 @@ def solve_members(
     how = {"device": device, "stop": stop}
     found = _solve_members(vector_field, members, settings, on_progress=on_progress, **how)
     found = _marked(found)
-    failed = np.isin(found.status, _NOT_FINITE) & usable(members)
-    if not failed.any():
-        return found
+    failed = np.isin(found.status, _NOT_FINITE)
+    if failed.any():
+        failed &= usable(members)
     which = np.flatnonzero(failed)
+    if len(which) == 0:
+        return found
     if not may_lack_derivatives(bind_member(vector_field, members, settings, which[0])):
         return found
     without = replace(settings, jac=guarded_jacobian(vector_field, settings.jac, members.reads))
@@ -88,11 +89,16 @@ def _marked(found: LaneResults) -> LaneResults:
     A step is judged before its update: one whose update overflows is found out in the next, of
     which there is none after the last.
     """
-    whole = np.isfinite(found.mean).all(axis=(1, 2))
-    silent = (found.status == Status.SUCCESS.value) & ~whole
-    if not silent.any():
+    with np.errstate(all="ignore"):  # a sum is not finite where a value is not, and seldom else
+        every = found.mean.reshape(len(found.status), -1)
+        sums = every @ np.ones(every.shape[1])
+    silent = np.flatnonzero((found.status == Status.SUCCESS.value) & ~np.isfinite(sums))
+    silent = silent[~np.isfinite(found.mean[silent]).all(axis=(1, 2))]
+    if len(silent) == 0:
         return found
-    return replace(found, status=np.where(silent, Status.NOT_FINITE.value, found.status))
+    status = found.status.copy()
+    status[silent] = Status.NOT_FINITE.value
+    return replace(found, status=status)
 
 
 def _solve_members(
@@ -113,7 +119,10 @@ def _solve_members(
     if settings.engine == "kernels":
         try:
             return solve_one_by_one(
-                vector_field, members, settings, on_progress=on_progress, stop=stop
+                *(vector_field, members, settings),
+                device=_card(device),
+                on_progress=on_progress,
+                stop=stop,
             )
         except one_by_one.Lacking as what:  # members solved again, without derivatives
             logger.info("members are solved by the engine 'vmapped': the kernels lack %s", what)
@@ -164,6 +173,8 @@ def choose(
             "classes of this library (none that inherit from them), and lanes for the model's "
             "error bars. engine='auto' takes another one where needed."
         )
+    if _card(device) is not None and _suits(members, settings, device, count):
+        return Choice("lanes", "ends with the model's error bars, in one kernel of the card")
     if lacking is not None and _suits(members, settings, device, count):
         return Choice("lanes", f"many members of a small system; the kernels lack {lacking}")
     if lacking is not None:
@@ -171,55 +182,31 @@ def choose(
         if suited and _suits(members, replace(settings, calibration="model"), device, count):
             _say_what_bars_cost()
         return Choice("vmapped", f"the kernels lack {lacking}{suited}")
-    if not _suits(members, settings, device):
-        return Choice("kernels", "nothing to compile, and nothing that lanes would do faster")
-    return _sooner(vector_field, members, settings, field.d, count or members.count)
+    if _card(device) is not None:
+        return Choice("kernels", "members side by side, a thread of the card for each")
+    return Choice("kernels", "members side by side in vectors, nothing to compile")
 
 
 def _say_what_bars_cost() -> None:
     if first_time("bars of members"):
         logger.warning(
-            "the kernels cannot solve these members here, and lanes (on a GPU, one kernel for all) "
-            "have no calibrated error bars: they are solved in a batch, which takes many times as "
-            'long. calibration="model" takes lanes, and their std is the model\'s own.'
+            "the kernels cannot solve these members here, and lanes have no calibrated error bars: "
+            "they are solved in a batch, which takes many times as long. "
+            'calibration="model" takes lanes, and their std is the model\'s own.'
         )
-
-
-def _sooner(
-    vector_field: Callable[..., Any], members: Members, settings: Settings, d: int, count: int
-) -> Choice:
-    """Kernels or lanes: whichever is done first with so many members, by how many steps some take.
-
-    Counts of steps, and no clock: the choice is the same in every run.
-    """
-    times = lanes.seconds_of(settings.solver, d, members.only_end, settings.smooth)
-    if count * MOST_STEPS * times.gained <= times.compiling:
-        return Choice("kernels", "too few members to compile anything for them")
-    fits = np.flatnonzero(usable(members))
-    if len(fits) == 0:
-        return Choice("kernels", "no member can be begun")
-    some = part(members, fits[np.linspace(0, len(fits) - 1, min(_TRIED, len(fits))).astype(int)])
-    tried = solve_one_by_one(vector_field, some, replace(settings, calibration="model"))
-    gained = count * float(np.mean(tried.steps)) * times.gained / cores()
-    both = f"{times.compiling:.1f} s, and gain about {gained:.1f} s"
-    if gained <= times.compiling:
-        return Choice("kernels", f"lanes would compile for about {both}")
-    return Choice("lanes", f"they compile for about {both} on the kernels")
-
-
-_TRIED = 8
-"""Members that are solved to know how many steps they take."""
-
-MOST_STEPS = 100_000
 
 
 def _kernels_lack(
     members: Members, settings: Settings, field: Field, device: Any, count: int | None = None
 ) -> str | None:
     """What keeps the kernels from solving each member, in words; ``None``: nothing."""
-    if (device or jax.devices()[0]).platform != "cpu":
-        return "a way to run on this device"
-    return one_by_one.lacks(members, settings, field, count or members.count)
+    return one_by_one.lacks(members, settings, field, count or members.count, _card(device))
+
+
+def _card(device: Any) -> Any:
+    """The device, if it is not the CPU."""
+    device = device or jax.devices()[0]
+    return None if device.platform == "cpu" else device
 
 
 def _suits(

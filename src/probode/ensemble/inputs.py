@@ -67,7 +67,7 @@ class Named:
         """The shape that one member has."""
         return self.values.shape[len(self.dims) :]
 
-    def take(self, index: dict[str, np.ndarray], count: int) -> np.ndarray:
+    def take(self, index: dict[str, Any], count: int) -> np.ndarray:
         """The values of ``count`` members, whose place along each dimension is given."""
         if not self.dims:
             return np.broadcast_to(self.values, (count, *self.core))
@@ -173,10 +173,14 @@ class Axes:
         """Number of members."""
         return int(np.prod(self.shape, dtype=int))
 
-    def index(self, members: np.ndarray) -> dict[str, np.ndarray]:
+    def index(self, members: np.ndarray | slice) -> dict[str, Any]:
         """The place of members (numbered in C order) along each dimension."""
         if not self.sizes:
             return {}
+        if len(self.sizes) == 1:
+            return {self.dims[0]: members}
+        if isinstance(members, slice):
+            members = np.arange(*members.indices(self.count))
         return dict(zip(self.dims, np.unravel_index(members, self.shape), strict=True))
 
     @staticmethod

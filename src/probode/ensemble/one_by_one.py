@@ -1,9 +1,10 @@
-"""The engine without compilation: one member after the other, by the native kernels.
+"""Members by the native kernels, or on a card: no loop of XLA's.
 
 Where a vector field and its start are lists of operations (:mod:`probode.engines.native.lists`),
-the kernels solve all members in one call on all cores (:mod:`probode.engines.native.members`), and
-nothing is compiled for the ensemble: ends or save points, filtered or smoothed, with the model's
-error bars or those of the transported defect.
+members are solved side by side (:mod:`probode.engines.abreast`): ends or save points, filtered or
+smoothed, with the model's error bars or those of the transported defect. What that lacks (two
+evaluations a step, constant steps, wide blocks, very many steps to be smoothed) is solved on the
+cores one member after the other (:mod:`probode.engines.native.members`).
 """
 
 from collections.abc import Callable
@@ -14,11 +15,14 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from probode.base.blas import one_blas_thread
+from probode.base.limits import cores, free_memory
 from probode.base.precision import double_precision
 from probode.base.record import unchecked
 from probode.base.status import Status
+from probode.engines.abreast import on_card, on_host
+from probode.engines.abreast import problem as abreast
 from probode.engines.lanes.records import COUNTS, SIGN_COUNT, LaneResults, Members
-from probode.engines.monitor import one_blas_thread
 from probode.engines.native.engine import NATIVE
 from probode.engines.native.layout import layout_of, settings
 from probode.engines.native.lists import Lists, lists_of
@@ -34,12 +38,13 @@ from probode.global_error import beside, native
 from probode.global_error.newton import Newton
 from probode.global_error.schemes import Scheme, scheme_for
 from probode.global_error.sweeps import Sweeps
+from probode.model.structure import Dense
 from probode.programs.field import Field
 from probode.programs.program import timing
 from probode.solve import solve
 
-_MOST_BYTES = 2**30
-"""Memory that the steps of one member may take, to be smoothed: of as many as are allowed."""
+_PART_OF_MEMORY = 0.8
+"""Of what is free, for the steps of the members at work, to be smoothed: as many as are allowed."""
 
 _MOST_ALONE = 256
 """Members with a vector field that switches in time, each of which is solved by a call of its own:
@@ -61,33 +66,34 @@ class _Prepared(NamedTuple):
     bars: Bars | None
 
 
-def lacks(members: Members, settings: Settings, field: Field, count: int) -> str | None:
+def lacks(
+    members: Members, settings: Settings, field: Field, count: int, device: Any = None
+) -> str | None:
     """What the kernels lack to solve so many members like these; ``None``: nothing.
 
-    ``field`` is the vector field of one of them.
+    ``field`` is the vector field of one of them; ``device`` is a card, or ``None`` for the cores.
     """
     if timing(field.program).switches:
-        return None if count <= _MOST_ALONE else "starts anew where f switches in time"
+        alone = device is None and count <= _MOST_ALONE
+        return None if alone else "starts anew where f switches in time"
     try:
         with double_precision():
-            _prepare(members, settings, field)
+            _prepare(members, settings, field, device)
     except Lacking as reason:
         return str(reason)
     return None
 
 
-def _prepare(members: Members, settings: Settings, field: Field) -> _Prepared:
+def _prepare(members: Members, settings: Settings, field: Field, device: Any) -> _Prepared:
     method = settings.solver.method(field.d)
     tolerances = {"rtol": members.rtol[0], "atol": members.atol[0]}
     control = unchecked(type(settings.control), {**vars(settings.control), **tolerances})
     if type(control).flat is not PControl.flat:
         raise Lacking("a control of your own")
     control = control.flat((members.d,)).within(settings.solver.prior.longest_step)
-    if not NATIVE.supports(method, control, "end"):
-        raise Lacking("native kernels for this solver, or at all")
-    rows = 8 * layout_of(method).row * min(settings.max_steps, 10**6)
-    if settings.smooth and not members.only_end and 2 * rows > _MOST_BYTES:
-        raise Lacking(f"room for {settings.max_steps} steps of so large a state to be smoothed")
+    if method.error != "residual":
+        raise Lacking("steps that are linearised again, which members do not count")
+    _check(method, control, members, settings, device)
     scheme, bars = None, None
     lists = lists_of(method, settings.solver.initialization, field, control, np.asarray(1.0))
     if lists is None or lists.start is None:
@@ -96,6 +102,31 @@ def _prepare(members: Members, settings: Settings, field: Field) -> _Prepared:
         scheme = scheme_for(method, False, settings.calibration)
         bars = _bars(scheme, field)
     return _Prepared(method, scheme, field, control, lists, bars)
+
+
+def _check(
+    method: Method, control: PControl, members: Members, settings: Settings, device: Any
+) -> None:
+    """Raise :class:`Lacking` where the kernels do not have such a solver, or not the room."""
+    if device is not None:
+        missing = on_card.lacks(device)
+        missing = missing or abreast.lacks(method, settings.solver.initialization, control)
+        if missing is None and _columns_of_block(method) > on_card.MOST_COLUMNS:
+            missing = "room for so large a state in a thread"
+        if missing is not None:
+            raise Lacking(missing)
+        return
+    if not NATIVE.supports(method, control, "end"):
+        raise Lacking("native kernels for this solver, or at all")
+    rows = 8 * layout_of(method).row * min(settings.max_steps, 10**6)
+    most = _PART_OF_MEMORY * free_memory() / cores()
+    if settings.smooth and not members.only_end and 2 * rows > most:
+        raise Lacking(f"room for {settings.max_steps} steps of so large a state to be smoothed")
+
+
+def _columns_of_block(method: Method) -> int:
+    structure = method.structure
+    return structure.n * (structure.d if isinstance(structure, Dense) else 1)
 
 
 def _bars(scheme: Scheme, field: Field) -> Bars:
@@ -112,43 +143,57 @@ def _bars(scheme: Scheme, field: Field) -> Bars:
     return Bars(table, scheme.harmless, scheme.doubt, *listed)
 
 
+def side_by_side(
+    vector_field: Callable[..., Any], members: Members, settings: Settings, device: Any = None
+) -> abreast.Problem:
+    """The members as :mod:`probode.engines.abreast` takes them, all of which can be begun."""
+    with double_precision():
+        field = bind_member(vector_field, members, settings, 0)
+        return _abreast(_prepare(members, settings, field, device), members, settings)
+
+
 def solve_one_by_one(
     vector_field: Callable[..., Any],
     members: Members,
     settings: Settings,
     *,
+    device: Any = None,
     on_progress: Callable[[int], Any] | None = None,
     stop: Event | None = None,
 ) -> LaneResults:
     """Solve all members; those that have not been begun when ``stop`` is set are interrupted.
 
+    On the cores, or on ``device``, a card.
+
     Raises :class:`Lacking` for those that the kernels cannot solve.
     """
     fits = usable(members)
     count, times, d = members.count, members.times.shape[1], members.d
+    whole = bool(fits.all())
     found = Results(
-        np.full((count, times, d), np.nan),
-        np.full((count, times, d), np.nan),
-        np.full((count, times, d, d), np.nan) if settings.covariance else None,
-        np.zeros((count, NOTES)),
+        _room((count, times, d), whole),
+        _room((count, times, d), whole),
+        _room((count, times, d, d), whole) if settings.covariance else None,
+        np.zeros((NOTES, count)),
     )
-    found.notes[:, 0] = np.where(fits, *_UNSOLVED)
+    found.notes[0] = np.where(fits, *_UNSOLVED)
     if not fits.any():
         return _results(found, None, settings, fits)
     which = np.flatnonzero(fits)
-    mine = members if fits.all() else part(members, which)
+    mine = members if whole else part(members, which)
     with double_precision(), one_blas_thread():
         field = bind_member(vector_field, mine, settings, 0)
         if timing(field.program).switches:
             return _alone(vector_field, members, fits, settings, on_progress, stop)
-        prepared = _prepare(mine, settings, field)
-        given = _given(prepared, mine, settings)
-        own = found if fits.all() else found.some(which)
-        solve_members(given, own, stop=stop, on_progress=on_progress)
+        prepared = _prepare(mine, settings, field, device)
+        own = found if whole else found.some(which)
+        _solve(prepared, mine, settings, own, device, stop=stop, on_progress=on_progress)
     if own is not found:
-        for whole, some in zip(found, own, strict=True):
-            if whole is not None:
-                whole[which] = some
+        found.put(which, own)
+    left = np.flatnonzero(found.notes[0] == Status.INTERRUPTED.value)
+    for array in (found.mean, found.std, found.cov):
+        if array is not None:
+            array[left] = np.nan
     return _results(found, prepared, settings, fits)
 
 
@@ -199,6 +244,11 @@ def _alone(
     return found
 
 
+def _room(shape: tuple[int, ...], whole: bool) -> np.ndarray:
+    """Where results go: all of it is written, or it is not known before."""
+    return np.empty(shape) if whole else np.full(shape, np.nan)
+
+
 _UNSOLVED = Status.INTERRUPTED.value, Status.START_NOT_FINITE.value
 
 
@@ -212,10 +262,41 @@ def blank_results(members: Members, settings: Settings, status: np.ndarray) -> L
     return LaneResults(mean, std, cov, status, signs=signs, **counts)
 
 
-def _given(prepared: _Prepared, members: Members, settings_: Settings) -> Given:
-    """The members as the kernels read them."""
-    method, _, field, control, lists, bars = prepared
-    count, d = members.count, members.d
+def _solve(
+    prepared: _Prepared,
+    members: Members,
+    settings: Settings,
+    found: Results,
+    device: Any,
+    **how: Any,
+) -> None:
+    """All members, side by side where that is possible; the others one after the other."""
+    method = prepared.method
+    if device is not None:
+        return on_card.solve(_abreast(prepared, members, settings), found, device, **how)
+    lacking = abreast.lacks(method, settings.solver.initialization, prepared.control)
+    if lacking is not None or _columns_of_block(method) > on_host.MOST_COLUMNS:
+        solve_members(_given(prepared, members, settings), found, **how)
+        return
+    on_host.solve(_abreast(prepared, members, settings), found, **how)
+    full = np.flatnonzero(found.notes[0] == abreast.NO_ROOM)
+    if len(full):  # so many steps that they are kept of one member at a time
+        own = found.some(full)
+        solve_members(_given(prepared, part(members, full), settings), own, stop=how.get("stop"))
+        found.put(full, own)
+
+
+class _Column(NamedTuple):
+    """Numbers that each member has of its own: where they are among those of the start."""
+
+    places: np.ndarray
+    numbers: np.ndarray
+    """``(B, size)``."""
+
+
+def _columns(prepared: _Prepared, members: Members) -> list[_Column]:
+    """What differs, or may differ, between members: parameters, the end, tolerances."""
+    field, control, count = prepared.field, prepared.control, members.count
     _, _, args = member(members, 0)
     leaves = jax.tree.leaves(members.args)
     places = field.data_leaves(args)
@@ -231,19 +312,27 @@ def _given(prepared: _Prepared, members: Members, settings_: Settings) -> Given:
     marks = jax.tree.leaves((replace(field, args=marked), marked_control, _Mark(0)))
     sizes = [np.size(x) for x in jax.tree.leaves((field, control, np.asarray(1.0)))]
     starts = np.concatenate([[0], np.cumsum(sizes)])
-    at: list[np.ndarray] = []
-    columns: list[np.ndarray] = []
-    for mark, start, size in zip(marks, starts, sizes, strict=False):
-        if isinstance(mark, _Mark):
-            at.append(np.arange(start, start + size))
-            columns.append(np.reshape(own[mark.k], (count, size)))
+    return [
+        _Column(np.arange(start, start + size), np.reshape(own[mark.k], (count, size)))
+        for mark, start, size in zip(marks, starts, sizes, strict=False)
+        if isinstance(mark, _Mark)
+    ]
+
+
+def _of_field(field: Field) -> int:
+    return sum(np.size(x) for x in jax.tree.leaves(field))
+
+
+def _given(prepared: _Prepared, members: Members, settings_: Settings) -> Given:
+    """The members as the kernels read them that solve one after the other."""
+    method, _, field, control, lists, bars = prepared
+    count, d = members.count, members.d
+    columns = _columns(prepared, members)
     last = 2.0**53
     chosen = settings(
         method, control, members.t1[0], settings_.smooth and not members.only_end, last,
         settings_.max_steps, np.inf,
     )  # fmt: skip
-    shared = np.ptp(members.save_at, axis=0).max() == 0.0 if members.save_at.ndim > 1 else True
-    times = members.save_at.reshape(-1, members.save_at.shape[-1])
 
     def each(tolerance: np.ndarray) -> np.ndarray:
         return _contiguous(np.broadcast_to(np.reshape(tolerance, (count, -1)), (count, d)))
@@ -254,16 +343,72 @@ def _given(prepared: _Prepared, members: Members, settings_: Settings) -> Given:
         start=Listed(lists.start, _contiguous(lists.start_numbers)),
         field=Listed(lists.field, _contiguous(lists.field_numbers)),
         bars=bars,
-        places=np.concatenate(at).astype(np.int32),
-        of_field=sum(np.size(x) for x in jax.tree.leaves(field)),
+        places=np.concatenate([column.places for column in columns]).astype(np.int32),
+        of_field=_of_field(field),
         only_end=members.only_end,
         at=_contiguous(np.concatenate([members.t0[:, None], members.y0], axis=1)),
         t1=_contiguous(members.t1),
         rtol=each(members.rtol),
         atol=each(members.atol),
-        numbers=_contiguous(np.concatenate(columns, axis=1)),
-        save_at=_contiguous(times[:1] if shared else times),
+        numbers=_contiguous(np.concatenate([column.numbers for column in columns], axis=1)),
+        save_at=_shared(members.save_at.reshape(-1, members.save_at.shape[-1])),
     )
+
+
+def _abreast(prepared: _Prepared, members: Members, settings_: Settings) -> abreast.Problem:
+    """The members as engines read them that solve side by side: what varies, and only that."""
+    method, _, field, control, lists, bars = prepared
+    count = members.count
+    assert lists.start is not None
+    start_numbers = np.array(lists.start_numbers, float)
+    varying: list[_Column] = []
+    for column in _columns(prepared, members):
+        shared = _shared(column.numbers)
+        if len(shared) < count:
+            start_numbers[column.places] = shared[0]
+        else:
+            varying.append(column)
+    places = np.concatenate([np.zeros(0, int), *(column.places for column in varying)])
+    numbers = [np.zeros((count, 0)), *(column.numbers for column in varying)]
+    follows = method.jacobian != "none"
+    value = bars.value if bars else Listed(lists.field, np.asarray(lists.field_numbers))
+    sizes = abreast.sizes_of(
+        *(method, control, bars),
+        smoothed=settings_.smooth and not members.only_end,
+        only_end=members.only_end,
+        covariance=settings_.covariance,
+    )
+    prior, of_scheme = abreast.tables_of(method, bars)
+
+    def each(tolerance: np.ndarray) -> np.ndarray:
+        return _shared(np.reshape(tolerance, (count, -1)))
+
+    return abreast.Problem(
+        sizes=sizes,
+        prior=prior,
+        scheme=of_scheme,
+        options=abreast.options_of(control, bars, float(settings_.max_steps)),
+        lists=abreast.Lists(lists.start, value.tape, lists.field if follows else None),
+        numbers=(
+            start_numbers,
+            _contiguous(value.numbers),
+            _contiguous(lists.field_numbers if follows else []),
+        ),
+        own=abreast.Own(places, _contiguous(np.concatenate(numbers, axis=1)), _of_field(field)),
+        t0=_shared(members.t0[:, None]),
+        t1=_shared(members.t1[:, None]),
+        y0=_shared(members.y0),
+        rtol=each(members.rtol),
+        atol=each(members.atol),
+        save_at=_shared(members.save_at.reshape(-1, members.save_at.shape[-1])),
+        members=count,
+    )
+
+
+def _shared(rows: np.ndarray) -> np.ndarray:
+    """One row, where all members have the same."""
+    same = len(rows) == 1 or rows.strides[0] == 0 or bool(np.all(rows == rows[:1]))
+    return _contiguous(rows[:1] if same else rows)
 
 
 class _Mark:
@@ -281,7 +426,7 @@ def _results(
     found: Results, prepared: _Prepared | None, settings: Settings, fits: np.ndarray
 ) -> LaneResults:
     """What an engine returns."""
-    numbers = found.notes[:, :5].astype(int).T
+    numbers = found.notes[:5].astype(int)
     status, attempted, accepted, corrections, repeats = numbers
     f, jacobians = np.zeros((2, len(status)), int)
     if prepared is not None:
@@ -299,5 +444,5 @@ def _results(
     status = np.where(running, Status.MAX_STEPS.value, status)
     return LaneResults(
         *(found.mean, found.std, found.cov, status, attempted, accepted, attempted - accepted),
-        *(f, jacobians, None if settings.calibration == "model" else found.notes[:, 5:]),
+        *(f, jacobians, None if settings.calibration == "model" else found.notes[5:].T),
     )

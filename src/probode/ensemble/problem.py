@@ -56,16 +56,19 @@ class Family:
         """Save points of a member."""
         return self.save_at.core[0]
 
-    def members(self, which: np.ndarray) -> Members:
-        """Some of the members, numbered in C order of the dimensions."""
-        index, count = self.axes.index(which), len(which)
+    def members(self, which: np.ndarray | slice) -> Members:
+        """Some of the members, numbered in C order of the dimensions; of a slice, as views."""
+        index, count = self.axes.index(which), len(range(*_bounds(which, self.count)))
 
         def take(value: Named) -> np.ndarray:
             return np.asarray(value.take(index, count), float)
 
         t0, t1, given = take(self.t0), take(self.t1), self.save_at.take(index, count)
-        times: Any = np.asarray(given, float)
-        ends: Any = (t0[:, None], t1[:, None])
+        shared = not (self.t0.dims or self.t1.dims or self.save_at.dims)
+        rows = slice(1) if shared and count else slice(None)  # one row, where all have the same
+        own: Any = np.asarray(given[rows], float)
+        ends: Any = (t0[rows, None], t1[rows, None])
+        times: Any = snap(own, given, *ends)
         swept = tuple(0 if self._varies(leaf) else None for leaf in self.leaves)
         return Members(
             t0=t0,
@@ -73,7 +76,7 @@ class Family:
             y0=take(self.y0).reshape(count, -1),
             rtol=take(self.rtol),
             atol=take(self.atol),
-            save_at=np.asarray(snap(times, given, *ends)),
+            save_at=np.broadcast_to(times, (count, times.shape[-1])),
             args=jax.tree.unflatten(self.tree, [self._leaf(x, index, count) for x in self.leaves]),
             axes=swept,
             shape=self.shape,
@@ -141,6 +144,10 @@ class Family:
         return leaf.values if isinstance(leaf, Named) else leaf
 
 
+def _bounds(which: np.ndarray | slice, count: int) -> tuple[int, int, int]:
+    return which.indices(count) if isinstance(which, slice) else (0, len(which), 1)
+
+
 def member(members: Members, i: int) -> tuple[Any, np.ndarray, tuple[Any, ...]]:
     """``t_span``, ``y0`` and ``args`` of one member, as a single solve takes them.
 
@@ -189,14 +196,15 @@ def usable(members: Members) -> np.ndarray:
     """Which members can be begun at all: finite numbers, positive tolerances."""
 
     def each(array: np.ndarray) -> np.ndarray:
-        return array.reshape(members.count, -1)
+        one = array[:1] if array.strides[0] == 0 else array  # all members have the same
+        return one.reshape(len(one), -1)
 
-    finite = [
-        np.isfinite(each(x)).all(axis=1)
-        for x in (members.t0, members.t1, members.given, members.times)
-    ]
-    positive = [(each(x) > 0.0).all(axis=1) for x in (members.rtol, members.atol)]
-    return np.all([*finite, *positive], axis=0)
+    fits = np.ones(members.count, bool)
+    for array in (members.t0, members.t1, members.given, members.times):
+        fits &= np.isfinite(each(array)).all(axis=1)
+    for array in (members.rtol, members.atol):
+        fits &= (each(array) > 0.0).all(axis=1)
+    return fits
 
 
 def read_family(

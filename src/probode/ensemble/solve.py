@@ -175,10 +175,10 @@ def solve_ensemble(
     max_steps
         Bound for the attempted steps of a member: one that needs more is marked as failed.
     engine
-        ``"kernels"`` (the native kernels, one member after the other on all cores, nothing
-        compiled), ``"lanes"`` (many members of small systems side by side, also on a GPU; the
-        model's error bars), ``"vmapped"`` (everything), or ``"auto"``: the one that is done first.
-        Results agree up to rounding; ``engine`` and ``engine_reason`` say which it was, and why.
+        ``"kernels"`` (members of small systems side by side: in the vectors of all cores, nothing
+        compiled, or in the threads of a GPU), ``"lanes"`` (the same by XLA, with the model's error
+        bars), ``"vmapped"`` (everything), or ``"auto"``: the fastest that can. Results agree up to
+        rounding; ``engine`` and ``engine_reason`` say which it was, and why.
     core_dims
         Further dimensions of xarray's arrays that belong to one member.
     draws, cubature, seed
@@ -328,7 +328,8 @@ def run(
     logger.info("ensemble of %d members by the engine %r: %s", family.count, *chosen)
     settings = replace(settings, engine=chosen.engine, reason=chosen.reason)
     threads = len(where) if client is None else threads_of(client)
-    size = chunk_size(family, settings, memory, threads)
+    on_card = client is None and settings.engine == "kernels" and where[0].platform != "cpu"
+    size = chunk_size(family, settings, memory, threads, on_card)
     sink: Collected | Store | Reducing
     if store is None:
         if reductions is None:

@@ -14,13 +14,13 @@ from typing import Any
 import jax
 import numpy as np
 
+from probode.base.blas import one_blas_thread
 from probode.base.compile import TURN_ON_CPU
 from probode.base.precision import double_precision
 from probode.base.said import logger
 from probode.base.status import Status
 from probode.engines.lanes.records import COUNTS, SIGN_COUNT, LaneResults, Members
 from probode.engines.lanes.refill import Places
-from probode.engines.monitor import one_blas_thread
 from probode.ensemble import batch
 from probode.ensemble.batch import Plan, Start, vacant_lanes
 from probode.ensemble.constraint import constraint_of

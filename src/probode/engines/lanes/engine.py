@@ -3,11 +3,12 @@
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 
+from probode.base.blas import one_blas_thread
 from probode.base.compile import compiler_options
 from probode.base.jax_inside import LESS_OPTIMISATION, known_options, pallas
 from probode.base.limits import cores
@@ -17,7 +18,6 @@ from probode.engines.lanes import blocks, saving
 from probode.engines.lanes.problem import Problem, Task
 from probode.engines.lanes.records import LaneResults, Members
 from probode.engines.lanes.update import Cut
-from probode.engines.monitor import one_blas_thread
 from probode.filter.control import PControl, PIControl
 from probode.filter.solvers import Solver
 from probode.filter.step import Method
@@ -36,8 +36,8 @@ MOST_NUMBERS = 256
 
 _CPU_CHUNKS = (blocks.LANES, 8 * blocks.LANES, 64 * blocks.LANES)
 _GPU_CHUNKS = (2**10, 2**14, 2**17, 2**20)
-_RECORD_BYTES = {False: 2**26, True: 2**32}
-"""Memory for the records of a chunk: on the CPU, on a GPU."""
+_RECORD_BYTES = 2**26
+"""Memory for the records of a chunk."""
 
 
 def work(method: Method) -> int:
@@ -87,34 +87,10 @@ def supports(
         return False
     if count is not None and count < (FEWEST_SMOOTHED if smoothed else FEWEST_MEMBERS):
         return False
-    if not only_end and platform != "cpu" and count is not None:
-        return False  # there is a kernel, of which it is not known how fast it is: when asked for
+    if not only_end and platform != "cpu":
+        return False
     largest = SMOOTHING_WORK if smoothed else LARGEST_WORK.get(platform, 0)
     return work(method) <= largest
-
-
-class Seconds(NamedTuple):
-    """About how long lanes take on a CPU, in seconds."""
-
-    compiling: float
-    gained: float
-    """Of a core, for each step of each member, against the native kernels."""
-
-
-def seconds_of(solver: Solver, d: int, only_end: bool, smooth: bool) -> Seconds:
-    """What compiling costs, and what it gains.
-
-    Measured on Lorenz (d = 3) with EK0(3), DiagonalEK1(3) and EK1(2): the first calls took 1.6, 1.9
-    and 6.9 s (with filtered save points 2.1, 4.3 and 9.9; EK0(3) smoothed 10), a step of a member
-    0.31, 0.60 and 0.65 us by the kernels and 0.04, 0.08 and 0.17 (0.09, 0.16, 0.27; 0.38) on lanes.
-    """
-    entries = work(solver.method(d))
-    step = 1e-6 * (0.2 + 0.002 * entries)
-    if only_end:
-        return Seconds(0.6 + 0.028 * entries, 0.8 * step)
-    if not smooth:
-        return Seconds(0.6 + 0.042 * entries, 0.6 * step)
-    return Seconds(0.24 * entries, 0.1 * step)
 
 
 def solve_lanes(
@@ -189,7 +165,7 @@ def _capacity(problem: Problem, on_gpu: bool, workers: int) -> int:
     recorder = problem.task.recorder
     if recorder is not None:
         bytes_each = 8 * recorder.record.count * (problem.members.save_at.shape[-1] + 1)
-        allowed = [size for size in sizes if size * bytes_each <= _RECORD_BYTES[on_gpu]]
+        allowed = [size for size in sizes if size * bytes_each <= _RECORD_BYTES]
         fitting = min(fitting, max(allowed, default=sizes[0]))
     return fitting
 
@@ -215,8 +191,6 @@ def _compiled_kernel(task: Task, interpret: bool = False) -> Callable[..., Any]:
     from probode.engines.lanes import kernel  # Pallas takes half a second to import
 
     def run(limit: Any, count: Any, *inputs: Any) -> Any:
-        if task.recorder is not None:
-            return kernel.solve_saving(task, limit, *inputs, interpret=interpret)
         return task.marginals(kernel.solve_all(task, limit, *inputs, interpret=interpret))
 
     return jax.jit(run)

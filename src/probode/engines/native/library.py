@@ -22,6 +22,7 @@ FUNCTIONS = (
     *(
         "xla_gaussian",
         "solve_members",
+        "solve_abreast",
         "factorise_band",
         "solve_band",
         "xla_wanted",

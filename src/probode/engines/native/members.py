@@ -18,8 +18,8 @@ from probode.engines.native.library import address, load
 from probode.engines.native.tape import Tape
 
 NOTES = 9
-"""Numbers for each member: status, attempted and accepted steps, corrections and repeats of the
-transport, three signs to judge it by, whether it was lost. ``kNotes`` of ``src/kernels.hpp``."""
+"""Numbers noted of each member: status, attempted and accepted steps, corrections and repeats
+of the transport, three signs to judge it by, whether it was lost. As in ``src/kernels.hpp``."""
 
 _TURN_SECONDS = 0.05
 """About how long a call takes: between two of them somebody may have pressed Ctrl-C."""
@@ -75,14 +75,25 @@ class Results(NamedTuple):
     std: np.ndarray
     cov: np.ndarray | None
     notes: np.ndarray
+    """``(NOTES, B)``."""
 
     def some(self, which: np.ndarray) -> "Results":
         """Copies of the rows of some members."""
         cov = None if self.cov is None else self.cov[which]
-        return Results(self.mean[which], self.std[which], cov, self.notes[which])
+        notes = np.ascontiguousarray(self.notes[:, which])
+        return Results(self.mean[which], self.std[which], cov, notes)
+
+    def put(self, which: np.ndarray, some: "Results") -> None:
+        """Take over what was found of some members."""
+        for whole, found in zip(self[:3], some[:3], strict=True):
+            if whole is not None:
+                whole[which] = found
+        self.notes[:, which] = some.notes
 
 
-class _Tape(ctypes.Structure):
+class TapeData(ctypes.Structure):
+    """``struct TapeData`` of ``src/kernels.hpp``."""
+
     _fields_ = (
         ("code", ctypes.c_void_p),
         ("numbers", ctypes.c_void_p),
@@ -90,8 +101,11 @@ class _Tape(ctypes.Structure):
     )
 
     @staticmethod
-    def of(listed: Listed) -> "_Tape":
-        return _Tape(address(listed.tape.code), address(listed.numbers), len(listed.numbers))
+    def of(tape: Tape | None, numbers: np.ndarray) -> "TapeData":
+        """A list and what it reads; without one, nothing."""
+        if tape is None:
+            return TapeData(None, None, 0)
+        return TapeData(address(tape.code), address(numbers), len(numbers))
 
 
 class _Members(ctypes.Structure):
@@ -100,7 +114,7 @@ class _Members(ctypes.Structure):
     _fields_ = (
         ("settings", ctypes.c_void_p),
         ("settings_size", ctypes.c_long),
-        *((name, _Tape) for name in ("start", "field", "value", "jacobian")),
+        *((name, TapeData) for name in ("start", "field", "value", "jacobian")),
         ("own", ctypes.c_long),
         ("places", ctypes.c_void_p),
         ("of_field", ctypes.c_long),
@@ -114,6 +128,7 @@ class _Members(ctypes.Structure):
         ("harmless", ctypes.c_double),
         ("doubt", ctypes.c_double),
         *((name, ctypes.c_void_p) for name in ("mean", "std", "cov", "notes")),
+        ("count", ctypes.c_long),
     )
 
 
@@ -133,34 +148,55 @@ def solve_members(
         *((bars.value, bars.jacobian) if bars else [given.field] * 2),
     ]
     packed = _Members(
-        *(address(given.settings), len(given.settings), *map(_Tape.of, listed)),
+        *(address(given.settings), len(given.settings), *(TapeData.of(*one) for one in listed)),
         *(len(given.places), address(given.places), given.of_field, d, given.only_end),
         *(times, times if len(given.save_at) > 1 else 0),
         *map(address, (given.at, given.t1, given.rtol, given.atol, given.numbers, given.save_at)),
         *((address(bars.table), len(bars.table)) if bars else (None, 0)),
         *((bars.harmless, bars.doubt) if bars else (1.0, 0.0)),
         *(address(results.mean), address(results.std)),
-        *(None if results.cov is None else address(results.cov), address(results.notes)),
+        *(None if results.cov is None else address(results.cov), address(results.notes), count),
     )
     library: Any = load()
-    turns = _Turns(count)
+
+    def some(first: int, last: int) -> None:
+        library.probode_solve_members(
+            ctypes.byref(packed), ctypes.c_long(first), ctypes.c_long(last)
+        )
+
+    return in_turns(some, count, cores(), stop=stop, on_progress=on_progress)
+
+
+def in_turns(
+    some: Callable[[int, int], None],
+    count: int,
+    workers: int,
+    *,
+    least: int = 1,
+    stop: Event | None = None,
+    on_progress: Callable[[int], Any] | None = None,
+) -> int:
+    """``some(first, last)`` of all members, by several threads; how many before ``stop`` was set.
+
+    ``least`` members at a time, and as many as take about a twentieth of a second.
+    """
+    turns = _Turns(count, least)
 
     def work(_: int) -> None:
-        size = 1
+        size = least
         while stop is None or not stop.is_set():
             first, last = turns.next(size)
             if first == last:
                 return
             before = time.perf_counter()
-            library.probode_solve_members(
-                ctypes.byref(packed), ctypes.c_long(first), ctypes.c_long(last)
-            )
+            some(first, last)
             took = max(time.perf_counter() - before, 1e-6)
             size = max(1, min(8 * size, int((last - first) * _TURN_SECONDS / took)))
+            size = -(-size // least) * least  # whole groups
             if on_progress is not None:
                 on_progress(last - first)
 
-    workers = min(cores(), count)
+    workers = min(workers, count)
     with ThreadPoolExecutor(workers) as pool:
         list(pool.map(work, range(workers)))
     return turns.given
@@ -169,8 +205,8 @@ def solve_members(
 class _Turns:
     """Members that wait, given out some at a time."""
 
-    def __init__(self, count: int) -> None:
-        self.count, self.given = count, 0
+    def __init__(self, count: int, least: int) -> None:
+        self.count, self.given, self.least = count, 0, least
         self._lock = Lock()
 
     def next(self, size: int) -> tuple[int, int]:
@@ -178,5 +214,6 @@ class _Turns:
             first = self.given
             # Towards the end less, so that all threads end at about the same time.
             rest = self.count - first
-            self.given = first + min(size, max(1, rest // 4), rest)
+            fewer = max(1, rest // 4 // self.least) * self.least
+            self.given = first + min(size, fewer, rest)
             return first, self.given

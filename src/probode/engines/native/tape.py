@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from probode.base.jax_inside import trace
+from probode.base.jax_inside import equations, operation, trace
 from probode.base.precision import double_precision, is_traced
 from probode.engines.native.library import address
 from probode.engines.native.writer import Writer
@@ -32,6 +32,13 @@ LONGEST = 300.0
 
 LONGEST_DENSE = 0.1
 """Times ``d³``, with a dense covariance: nanoseconds more, a twentieth of a step of order 3."""
+
+LONGEST_SIMPLE = 4.0
+"""Times ``d``, with a covariance in one number or one for each component: nanoseconds more, where
+a step of order 3 takes at least five times as many."""
+
+TRANSFORM = 500.0
+"""Nanoseconds that XLA takes for a Fourier transform, however short it is."""
 
 _LONGEST_PROGRAM = 300_000
 """Numbers that a program may compute to be looked at (of a Jacobian most are known zeros)."""
@@ -103,7 +110,7 @@ def tape_of(jacobian: str, field: Field, within: str | None = None) -> Tape | No
 
 def longest_excess(jacobian: str, d: int) -> float:
     """Nanoseconds that the lists of a step with such a Jacobian may take more than XLA's code."""
-    return LONGEST + (LONGEST_DENSE * d**3 if jacobian == "full" else 0.0)
+    return LONGEST + (LONGEST_DENSE * d**3 if jacobian == "full" else LONGEST_SIMPLE * d)
 
 
 def evaluate(jacobian: str, field: Field, t: Array, y: Array) -> tuple[Array, Array]:
@@ -136,8 +143,8 @@ def listed(
 ) -> Tape | None:
     """The operations of ``program(parameters, t, y)``, ``y`` of this size; its results in a row.
 
-    ``None`` if they take ``longest`` nanoseconds more than XLA's code, if they are more than
-    ``most`` (it would take long to find out), or cannot be listed.
+    ``None`` if they take ``longest`` nanoseconds more than XLA's code (without its transforms), if
+    they are more than ``most`` (it would take long to find out), or cannot be listed.
     """
     real = all(_is_real(dtype) for _, dtype in signature.shapes)
     if size + sum(signature.sizes) > most or not real:
@@ -154,7 +161,8 @@ def listed(
             code, constants, excess = inputs.writer.code(inputs.count, outputs)
         except Unsupported:
             return None
-    return Tape(code, constants, excess) if excess <= longest else None
+    transforms = sum(operation(equation) == "fft" for equation in equations(in_arrays.jaxpr))
+    return Tape(code, constants, excess) if excess <= longest + TRANSFORM * transforms else None
 
 
 class _Inputs:

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "abreast/given.hpp"
+
 namespace probode {
 
 // A vector field as a list of operations, and the numbers it reads.
@@ -58,11 +60,23 @@ struct MembersData {
   const double* scheme;     // of the transport, the lengths of four windows after it; null: the model's error bars
   long scheme_size;
   double harmless, doubt;
-  double *mean, *std, *cov, *notes;  // cov may be null
+  double *mean, *std, *cov, *notes;  // cov may be null; notes have a row for each of their kinds
+  long count;  // of all members
 };
 
-// status, attempted, accepted; of the transport: corrections, repeats, three signs, and whether it was lost
-constexpr int kNotes = 9;
+// Members side by side, a lane for each: see abreast/solve.hpp.
+struct AbreastData {
+  const int32_t* sizes;    // as `SizesOf` lists them
+  const double* control;   // as `Options` does
+  const double* prior;     // transition, noise, weights
+  const double* scheme;    // of the transport; null: the model's error bars
+  TapeData start, value, slopes;  // with the numbers of any of the members
+  long own;                // numbers that members have of their own
+  const int32_t* places;   // where these are among the numbers of the start;
+  long of_field;           // below this they are the vector field's, and at the same places in all lists
+  long most_bytes;         // memory for the rows of the members that are solved side by side
+  Given given;
+};
 
 struct Kernels {
   bool (*open)(const double* settings, double* state, double* rows);
@@ -87,6 +101,7 @@ struct Kernels {
                       int derivative, long count, const long* right, const double* t, long columns_size,
                       double* means, double* columns);
   void (*solve_members)(const MembersData& given, long from, long to);
+  void (*solve_abreast)(const AbreastData& given, long from, long to);
   // See band.hpp.
   long (*factorise_band)(long n, int below, int above, double* upper, double* lower, int* exchanged);
   void (*solve_band)(long n, int below, int above, const double* upper, const double* lower, const int* exchanged,

@@ -361,19 +361,21 @@ class Members {
       smooth(s, rows_.data() + first * stride, steps - first, smoothed_.data() + first * across);
       for (long k = 0; k < reached; ++k) marginal(s, i, k, rows_.data(), smoothed_.data(), node_[k], times[k]);
     }
-    double* notes = g_.notes + i * kNotes;
-    std::fill(notes, notes + kNotes, 0.0);
-    notes[0] = *x.status;
-    notes[1] = *x.attempted;
-    notes[2] = *x.accepted;
+    auto note = [&](int k) -> double& { return g_.notes[k * g_.count + i]; };
+    for (int k = 0; k < kNotes; ++k) note(k) = 0.0;
+    note(0) = *x.status;
+    note(1) = *x.attempted;
+    note(2) = *x.accepted;
     if (!s.fixed && !beside) return;
 
     std::vector<double> extent(d), ratio(d, 1.0), own(d), spread(d, 1.0);
     if (beside) {
       beside->extent(extent.data());
-      notes[3] = beside->corrections;
-      notes[4] = beside->repeats;
-      beside->signs(extent.data(), g_.harmless, notes + 5);
+      note(3) = beside->corrections;
+      note(4) = beside->repeats;
+      double signs[3];
+      beside->signs(extent.data(), g_.harmless, signs);
+      for (int k = 0; k < 3; ++k) note(5 + k) = signs[k];
     }
     if (s.fixed)
       for (int a = 0; a < d; ++a)
@@ -387,7 +389,7 @@ class Members {
       double* deviation = std(s, i, k);
       if (beside) {
         const double* noted = noted_.data() + k * (2 * d + 1);
-        if (!all_finite(noted, d)) notes[8] = 1.0;
+        if (!all_finite(noted, d)) note(8) = 1.0;
         calibrate(d, mean(s, i, k), deviation, noted, extent.data(), g_.doubt, ratio.data(), own.data());
       }
       for (int a = 0; a < d; ++a) deviation[a] = root_of_squares(deviation[a] * ratio[a], own[a]);

@@ -261,6 +261,10 @@ void probode_interpolate(const double* settings, const double* const* nodes, con
 }
 
 // Members `from` to before `to`; others may be solved by other threads meanwhile.
+void probode_solve_abreast(const probode::AbreastData* given, long from, long to) {
+  probode::kernels().solve_abreast(*given, from, to);
+}
+
 void probode_solve_members(const probode::MembersData* given, long from, long to) {
   probode::kernels().solve_members(*given, from, to);
 }

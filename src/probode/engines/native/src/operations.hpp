@@ -24,18 +24,22 @@ enum Operation : int32_t {
 
 inline double root(double x) { return std::sqrt(x); }
 
-inline Lane root(Lane x) {
-  double roots[kLane];
-  store(roots, x);
+// Of any number of lanes.
+template <typename Vector>
+inline Vector root(Vector x) {
+  double roots[sizeof(Vector) / sizeof(double)];
+  std::memcpy(roots, &x, sizeof(Vector));
   for (double& number : roots) number = std::sqrt(number);
-  return load(roots);
+  std::memcpy(&x, roots, sizeof(Vector));
+  return x;
 }
 
 inline double magnitude(double x) { return std::fabs(x); }
 
-inline Lane magnitude(Lane x) {
-  typedef int64_t Bits __attribute__((vector_size(sizeof(Lane))));
-  return (Lane)((Bits)x & std::numeric_limits<int64_t>::max());
+template <typename Vector>
+inline Vector magnitude(Vector x) {
+  typedef int64_t Bits __attribute__((vector_size(sizeof(Vector))));
+  return (Vector)((Bits)x & std::numeric_limits<int64_t>::max());
 }
 
 template <typename Number>

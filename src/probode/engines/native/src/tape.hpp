@@ -107,20 +107,24 @@ class Tape {
   double* places_;
 };
 
-// The same list at up to kLane places at once: a lane for each number.
+// The same list at as many places at once as a vector has numbers.
+template <typename Vector>
 class WideTape {
  public:
   WideTape(const TapeData& field, int d)
       : first_(d + 1), groups_(field.code[1]), outputs_(field.code[2]), code_(field.code + 4) {
-    places_ = room(memory_, kLane * (first_ + field.given + field.code[3] + kLane));
-    for (long i = 0; i < field.given; ++i) put(static_cast<int32_t>(first_ + i), Lane{} + field.numbers[i]);
+    places_ = room(memory_, kWidth * (first_ + field.given + field.code[3] + kLane));
+    for (long i = 0; i < field.given; ++i) put(static_cast<int32_t>(first_ + i), Vector{} + field.numbers[i]);
   }
+
+  // Another number, of one place alone.
+  void take(long which, int lane, double number) { places_[kWidth * (first_ + which) + lane] = number; }
 
   int outputs() const { return outputs_; }
 
   // `at`: (t, y), of which the first `count` places are asked for (functions are called for these only).
-  void evaluate(const Lane* at, int count, Lane* out) {
-    std::memcpy(places_, at, sizeof(Lane) * first_);
+  void evaluate(const Vector* at, int count, Vector* out) {
+    std::memcpy(places_, at, sizeof(Vector) * first_);
     const int32_t* code = code_;
     for (int i = 0;; ++i) {
       code = one_by_one(code, count);
@@ -131,12 +135,18 @@ class WideTape {
   }
 
  private:
-  Lane get(int32_t place) const { return load(places_ + static_cast<long>(kLane) * place); }
-  void put(int32_t place, Lane x) { store(places_ + static_cast<long>(kLane) * place, x); }
+  static constexpr int kWidth = sizeof(Vector) / sizeof(double);
 
-  static Lane operate_wide(int32_t operation, Lane a, Lane b, Lane c, int count) {
+  Vector get(int32_t place) const {
+    Vector x;
+    std::memcpy(&x, places_ + static_cast<long>(kWidth) * place, sizeof(Vector));
+    return x;
+  }
+  void put(int32_t place, Vector x) { std::memcpy(places_ + static_cast<long>(kWidth) * place, &x, sizeof(Vector)); }
+
+  static Vector operate_wide(int32_t operation, Vector a, Vector b, Vector c, int count) {
     if (operation < kExp) return arithmetic(operation, a, b, c);
-    Lane out = {};
+    Vector out = {};
     for (int i = 0; i < count; ++i) out[i] = function(operation, a[i], b[i]);
     return out;
   }

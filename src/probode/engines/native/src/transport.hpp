@@ -453,7 +453,7 @@ class Transport {
 
   const Scheme& c_;
   const int d_, s_;
-  WideTape field_;
+  WideTape<Lane> field_;
   Tape jacobian_;
   double credit_, steps_ = 0.0, corrections_ = 0.0, repeats_ = 0.0, changed_ = 0.0, moved_part_ = 0.0;
   double slope_step_ = 0.0, noise_ = 0.0;
