@@ -125,11 +125,11 @@ def test_auto_takes_the_method_that_pays(name, kind):
 
 def test_stiff_problems_take_a_higher_order():
     stiff, mild = chosen("van-der-pol", **AUTO), chosen("lotka-volterra", **AUTO)
-    assert stiff.order == mild.order + 2
+    assert mild.order < stiff.order <= 6
 
 
 def test_a_given_order_is_kept():
-    assert chosen("lotka-volterra", **{**AUTO, "order": 3}) == EK1(3)
+    assert chosen("lotka-volterra", **{**AUTO, "order": 3}) == EK1(3, error="correction")
 
 
 def test_ek0_chosen_by_us_evaluates_twice():

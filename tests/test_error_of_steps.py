@@ -1,4 +1,7 @@
-"""What steps of EK1 are judged by: ``error="residual"`` (the paper's) or ``error="correction"``."""
+"""What steps of EK1 are judged by: ``error="residual"`` (the paper's) or ``error="correction"``.
+
+With the second no component counts more than twenty times what an update corrects.
+"""
 
 from math import factorial
 
@@ -27,6 +30,11 @@ START = np.array([1.0, 0.5])
 def coupled(t, y):
     """Stiff and not linear."""
     return jnp.stack([-1e3 * (y[0] - jnp.cos(y[1])), y[0] - 0.1 * y[1] ** 2])
+
+
+def linearised_again(t, y):
+    """The same, so stiff that steps are linearised again."""
+    return jnp.stack([-1e7 * (y[0] - jnp.cos(y[1])), y[0] - 0.1 * y[1] ** 2])
 
 
 def coupled_in_python(t, y):
@@ -58,10 +66,11 @@ def process_noise(q, h):
 
 @double_precision()
 @pytest.mark.parametrize("q", [1, 2, 3, 5])
-def test_std_is_that_of_the_correction_from_dense_covariances(q):
+@pytest.mark.parametrize("rate", [5.0, 5e4])
+def test_std_is_bounded_by_that_of_the_correction_from_dense_covariances(q, rate):
     """``Cov(δ) = Q_0. Hᵀ S⁻¹ H Q_.0`` in plain units, nothing factored; and ``δ`` itself."""
     rng, h, d = np.random.default_rng(q), 0.3, 3
-    jacobian, z = rng.normal(size=(d, d)) - 5.0 * np.eye(d), rng.normal(size=d)
+    jacobian, z = rng.normal(size=(d, d)) - rate * np.eye(d), rng.normal(size=d)
     residual = Residual(jnp.asarray(z), {0: -jacobian, 1: 1.0}, jnp.zeros(d))
     found = correction_noise(IWP(q), jnp.asarray(h), residual)
 
@@ -70,28 +79,45 @@ def test_std_is_that_of_the_correction_from_dense_covariances(q):
     observation = np.hstack([-jacobian, np.eye(d)])
     innovation = observation @ joint @ observation.T
     gain = joint[:d] @ observation.T @ np.linalg.inv(innovation)
-    # What the update leaves of y for J = 0, in units of what it moves it by.
-    left = np.sqrt(entry(0, 0) * entry(1, 1) - entry(0, 1) ** 2) / entry(0, 1)
-    std = left * np.sqrt(np.diag(gain @ innovation @ gain.T))
+    # What the residual is for J = 0, over the step, in units of what the update moves y by.
+    unit = h * np.sqrt(entry(1, 1)) / (entry(0, 1) / np.sqrt(entry(1, 1)))
+    bound = 20.0 * unit * np.sqrt(np.diag(gain @ innovation @ gain.T))
+    alone = h * np.sqrt(np.diag(innovation))
+    assert np.all(bound < alone) == (rate > 5.0)
     size = np.sqrt(z @ np.linalg.solve(innovation, z))
-    # Both with the s or σ of this residual. The dense inverse has a condition number of 1e5.
+    # All with the s or σ of this residual. The dense inverse has a condition number of 1e5.
     scale = np.linalg.norm(found.whitened)
-    np.testing.assert_allclose(h * found.std * scale, std * size, rtol=1e-9)
+    std = np.minimum(alone, bound) * size
+    np.testing.assert_allclose(h * found.std * scale, std, rtol=1e-9)
+    np.testing.assert_allclose(h * found.unbounded * scale, alone * size, rtol=1e-9)
     moved = IWP(q).coordinates(jnp.asarray(h))[0] * found.update.correction[:d, 0]
     np.testing.assert_allclose(moved, gain @ z, rtol=1e-9)
 
 
-@double_precision()
-def test_without_a_jacobian_it_is_the_std_of_y_after_the_update():
-    """A multiple of the paper's estimate, 0.0181 at order 5: closed form."""
-    q, h = 5, jnp.asarray(0.7)
-    residual = Residual(jnp.ones(1), {0: jnp.zeros((1, 1)), 1: 1.0}, jnp.zeros(1))
-    paper = FIRST_ORDER.local_noise(IWP(q), h, residual).std
-    ours = correction_noise(IWP(q), h, residual).std
-    entry = process_noise(q, 1.0)
-    after = np.sqrt(entry(0, 0) - entry(0, 1) ** 2 / entry(1, 1)) / np.sqrt(entry(1, 1))
-    np.testing.assert_allclose(ours / paper, after, rtol=1e-10)
-    assert round(after, 4) == 0.0181
+def test_where_nothing_is_stiff_steps_are_those_of_the_paper():
+    """But for the rounding of another program, with as many evaluations."""
+    problem = problems.get("lotka-volterra")
+    known = {"args": problem.args, "control": PIControl(1e-4, 1e-7)}
+    ours, paper = (
+        solve(problem.vector_field, problem.t_span, problem.y0, solver=EK1(4, error=error), **known)
+        for error in ("correction", "residual")
+    )
+    np.testing.assert_allclose(ours.t, paper.t, rtol=1e-9)
+    np.testing.assert_allclose(ours.mean, paper.mean, rtol=1e-9)
+    assert ours.stats.f_evaluations == paper.stats.f_evaluations
+    assert ours.stats.jacobian_evaluations == paper.stats.jacobian_evaluations
+
+
+def test_on_a_grid_it_changes_nothing():
+    """Steps of given lengths are not judged."""
+    grid, on_the_slow_curve = np.linspace(0.0, 5.0, 201), np.array([np.cos(0.5), 0.5])
+    ours, paper = (
+        solved(EK1(2, error=error), y0=on_the_slow_curve, grid=grid)
+        for error in ("correction", "residual")
+    )
+    assert np.max(np.abs(paper.mean)) < 2.0
+    np.testing.assert_allclose(ours.mean, paper.mean, rtol=1e-8)
+    assert ours.stats.jacobian_evaluations == paper.stats.jacobian_evaluations
 
 
 @double_precision()
@@ -101,18 +127,19 @@ def test_it_is_bounded_however_stiff():
     of_residual = FIRST_ORDER.local_noise(IWP(3), jnp.ones(()), residual).std[0]
     of_correction = correction_noise(IWP(3), jnp.ones(()), residual).std[0]
     assert of_residual > 1e6
-    assert of_correction < 1.0
+    assert of_correction < 100.0
 
 
 def test_loose_tolerances_are_cheap_on_a_stiff_problem():
-    """Robertson to t = 1e5, rtol 1e-2: 250 steps, none rejected (1705 by the paper's rule).
+    """Robertson to t = 1e5, rtol 1e-2: 634 steps, none rejected (1705 by the paper's rule).
 
     SciPy's Radau at 1e-10 says how large the error is: below the tolerance in every component.
     """
     found = robertson(1e-2, "correction")
     assert found.success
-    assert found.stats.steps <= 270
-    assert robertson(1e-2, "residual").stats.steps > 6 * found.stats.steps
+    assert found.stats.steps <= 680
+    assert found.stats.steps < found.stats.jacobian_evaluations < 1.4 * found.stats.steps
+    assert robertson(1e-2, "residual").stats.steps > 2.5 * found.stats.steps
 
     def field(t, y):
         return np.asarray(ROBERTSON.vector_field(t, y, *ROBERTSON.args))
@@ -122,16 +149,16 @@ def test_loose_tolerances_are_cheap_on_a_stiff_problem():
 
 
 def test_fewer_steps_at_equal_error():
-    """Robertson: at a tolerance of 1e-4 half of the steps that the paper's rule takes at 1, with a
-    smaller error (at 30 times, the largest in parts of a component)."""
+    """Robertson: at a tolerance of 1e-3 three quarters of the steps that the paper's rule takes at
+    1e-1, with a third of the error (at 30 times, the largest in parts of a component)."""
     times = np.geomspace(1e-2, 1e5, 30)
     exact = robertson(1e-6, "residual")(times).mean
 
     def error(found):
         return np.max(np.abs(found(times).mean / exact - 1.0))
 
-    ours, paper = robertson(1e-4, "correction"), robertson(1.0, "residual")
-    assert 1.8 * ours.stats.steps < paper.stats.steps
+    ours, paper = robertson(1e-3, "correction"), robertson(1e-1, "residual")
+    assert 1.3 * ours.stats.steps < paper.stats.steps
     assert error(ours) < error(paper)
 
 
@@ -163,18 +190,40 @@ def test_kernels_and_jax_agree(diffusion, name):
     assert ours.success
     assert ours.stats.steps == reference.stats.steps
     assert ours.stats.f_evaluations == reference.stats.f_evaluations
-    assert ours.stats.jacobian_evaluations == 2 * ours.stats.steps
+    assert ours.stats.jacobian_evaluations == reference.stats.jacobian_evaluations
     np.testing.assert_allclose(ours.t, reference.t, rtol=1e-7)
     np.testing.assert_allclose(ours.mean, reference.mean, rtol=1e-7, atol=1e-12)
     np.testing.assert_allclose(ours.std, reference.std, rtol=1e-3, atol=1e-12)
 
 
 @pytest.mark.skipif(not native.available(), reason="native kernels were not built")
+def test_kernels_and_jax_agree_where_steps_are_linearised_again():
+    """Rounding counts ``h λ`` = 1e5 times in residuals, and moves single decisions."""
+
+    def run():
+        control = PIControl(1e-5, 1e-8)
+        return solve(
+            linearised_again, (0.0, 5.0), START, solver=EK1(3, error="correction"), control=control
+        )
+
+    ours = run()
+    with native.disabled():
+        reference = run()
+    for one in (ours, reference):
+        assert one.stats.jacobian_evaluations > one.stats.steps
+        assert one.stats.f_evaluations - one.stats.jacobian_evaluations == 4  # of the start
+    assert abs(ours.stats.steps / reference.stats.steps - 1.0) < 0.02
+    again, others = (one.stats.jacobian_evaluations for one in (ours, reference))
+    assert abs(again / others - 1.0) < 0.02
+    np.testing.assert_allclose(ours.mean[-1], reference.mean[-1], rtol=1e-6)
+
+
+@pytest.mark.skipif(not native.available(), reason="native kernels were not built")
 def test_kernels_take_as_many_steps_where_h_times_the_rate_is_huge():
     """Robertson to 1e11, h |λ| above 1e10: corrections from the decomposition itself.
 
-    Solving with its triangle loses so many digits that steps were rejected: 1299 instead of 777.
-    Runs from initial values that differ by 1e-9 take 733 to 824 steps, with and without kernels.
+    Solving with its triangle loses so many digits that steps were rejected. Runs from initial
+    values that differ by 1e-9 differ by some percent, with and without kernels.
     """
 
     def steps():
@@ -277,3 +326,15 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="same for all components"):
         prior = IOUP(3, rate=np.array([-1.0, -2.0]))
         solve(coupled, (0.0, 1.0), START, solver=EK1(prior, error="correction"))
+
+
+@pytest.mark.parametrize(
+    ("method", "order", "error"),
+    [("EK1", 5, "correction"), ("EK1", 7, "residual"), ("auto", "auto", "correction")],
+)
+def test_solve_ivp_takes_it_by_itself_up_to_order_six(method, order, error):
+    """What users build is what runs: the paper's rule, unless they ask for the other."""
+    found = solve_ivp(coupled, (0.0, 5.0), START, method, order=order)
+    assert found.posterior.solver.error == error
+    assert found.posterior.solver.order <= 7
+    assert EK1(5).error == "residual"

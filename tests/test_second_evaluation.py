@@ -197,4 +197,4 @@ def test_where_a_jacobian_is_known_a_second_evaluation_is_refused():
 
 def test_one_is_no_special_case_of_other_methods():
     result = solve_ivp(lambda t, y: -y, (0.0, 1.0), [1.0], "EK1", evaluations=1)
-    assert result.posterior.solver == EK1(5)
+    assert result.posterior.solver == EK1(5, error="correction")

@@ -88,6 +88,10 @@ class Control:
         """The same control with no stops on the way."""
         return self
 
+    def measure(self, tried: Tried) -> Array:
+        """The error in units of what is tolerated; zero where steps are not judged by errors."""
+        return jnp.zeros(())
+
     def judge(self, state: ControlState, tried: Tried, q: int) -> Verdict:
         """Accept or reject a step of a method of order ``q``; propose the next."""
         raise NotImplementedError
@@ -208,10 +212,14 @@ class PControl(Control):
         """Proposed change of the step size, before safety and limits."""
         return error ** (-1.0 / (q + 1))
 
+    def measure(self, tried: Tried) -> Array:
+        """The norm that is at most one in an accepted step."""
+        norm = error_norm(tried.error, tried.y0, tried.y1, self.rtol, self.atol)
+        return jax.lax.stop_gradient(norm)
+
     def judge(self, state: ControlState, tried: Tried, q: int) -> Verdict:
         """Accept if the norm is at most one. NaN compares false with everything: a rejection."""
-        norm = error_norm(tried.error, tried.y0, tried.y1, self.rtol, self.atol)
-        norm = jax.lax.stop_gradient(norm)
+        norm = self.measure(tried)
         h = jax.lax.stop_gradient(tried.t1 - tried.t0)
         accepted = norm <= 1.0
         finite = jnp.isfinite(norm)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 _SETTLED = 0.8
@@ -88,19 +89,18 @@ def from_derivatives(known: Known, span: Array, rtol: Array, atol: Array) -> Arr
     y, q = jax.lax.stop_gradient(known.derivatives), known.order
     norm = _norm(y[0], rtol, atol)
 
-    def length(k: int) -> Array:
-        size = norm(y[k])
-        # A zero bounds nothing, and what overflows has nothing to say.
-        says = jnp.isfinite(size) & (size > 0.0)
-        return jnp.where(says, jnp.where(says, size, 1.0) ** (-1.0 / k), jnp.inf)
-
+    sizes = jax.vmap(norm)(y[1:])
+    # A zero bounds nothing, and what overflows has nothing to say.
+    says = jnp.isfinite(sizes) & (sizes > 0.0)
+    lengths = jnp.where(says, sizes, 1.0) ** (-1.0 / np.arange(1, y.shape[0]))
+    length = (None, *jnp.where(says, lengths, jnp.inf))
     if q == 1:
-        longest = length(1) * jnp.sqrt(jnp.maximum(norm(y[0]), 1.0))
+        longest = length[1] * jnp.sqrt(jnp.maximum(norm(y[0]), 1.0))
     else:
-        longest = jnp.minimum(length(q + 1), _OF_THE_LAST * length(q))
+        longest = jnp.minimum(length[q + 1], _OF_THE_LAST * length[q])
     size = jnp.minimum(known.part * _SETTLED * longest, _OF_THE_INTERVAL * jnp.abs(span))
     # An interval without end, and a polynomial: until one of its terms is as large as a tolerance.
-    shortest = jnp.min(jnp.stack([length(k) for k in range(1, q + 1)]))
+    shortest = jnp.min(jnp.stack(length[1 : q + 1]))
     return jnp.where(jnp.isfinite(size), size, jnp.where(jnp.isfinite(shortest), shortest, 1.0))
 
 

@@ -22,7 +22,7 @@ from probode.base.status import Status
 from probode.filter.control import Control, ControlState, GridSteps, Tried
 from probode.filter.first_step import Known, Outset, highest_known, part_of_settled
 from probode.filter.start import Initialization, Start, TaylorStart
-from probode.filter.step import Method, Slope, State, attempt, drift_at, update
+from probode.filter.step import Measure, Method, Slope, State, attempt, drift_at, update
 from probode.model.diffusion import Evidence
 from probode.model.gaussian import norm
 from probode.programs.field import Field
@@ -37,6 +37,8 @@ class Counts(NamedTuple):
     """Evaluations of ``f``, where a step takes as many as it needs; else they follow from these."""
     jacobians: Array | None = None
     factorisations: Array | None = None
+    again: Array | None = None
+    """Second linearisations, where a step has one if it needs it."""
 
 
 @record
@@ -99,7 +101,7 @@ def begin(
         scale=jnp.zeros((structure.d,) if diffusion.varies_by_component else ()),
         control=control.begin(h),
         evidence=Evidence.empty(structure.d, diffusion.multivariate),
-        counts=Counts(zero, zero),
+        counts=Counts(zero, zero, again=zero if method.error == "correction" else None),
         status=status,
         reference=unit,
     )
@@ -142,11 +144,11 @@ def advance(
     """
     state = solve.state
     t_next = control.next_time(solve.control, state.t, t1)
-    step = attempt(method, field, state, t_next, solve.reference, solve.evidence, solve.scale)
-    equation = method.equation
-    ends = equation.controlled(state.mean), equation.controlled(step.mean)
-    tried = Tried(state.t, t_next, *ends, step.error.reshape(-1))
-    verdict = control.judge(solve.control, tried, equation.lowered(method.prior.order))
+    measure = measure_of(method, control, state, t_next)
+    known = solve.reference, solve.evidence, solve.scale
+    step = attempt(method, field, state, t_next, *known, measure)
+    tried = _tried(method, state, t_next, step.mean, step.error)
+    verdict = control.judge(solve.control, tried, method.equation.lowered(method.prior.order))
 
     def accept() -> tuple[State, Array, Evidence]:
         following, innovation = update(method, state, step, again or field)
@@ -159,7 +161,9 @@ def advance(
         return state, solve.scale, solve.evidence
 
     following, scale, evidence = jax.lax.cond(verdict.accepted, accept, reject)
-    counts = Counts(solve.counts.attempted + 1, solve.counts.accepted + verdict.accepted)
+    before = solve.counts
+    again_too = None if before.again is None else before.again + step.again
+    counts = Counts(before.attempted + 1, before.accepted + verdict.accepted, again=again_too)
     resolved = jnp.all(jnp.isfinite(step.error)) | (t_next == state.t)
     status = jnp.where(
         verdict.failed,
@@ -168,6 +172,21 @@ def advance(
     )
     after = Solve(following, scale, verdict.state, evidence, counts, status, solve.reference)
     return after, verdict.accepted
+
+
+def measure_of(method: Method, control: Control, state: State, t_next: Array) -> Measure:
+    """How large errors of a step from ``state`` are for a control."""
+
+    def measure(error: Array, mean: Array) -> Array:
+        return control.measure(_tried(method, state, t_next, mean, error))
+
+    return measure
+
+
+def _tried(method: Method, state: State, t_next: Array, mean: Array, error: Array) -> Tried:
+    equation = method.equation
+    ends = equation.controlled(state.mean), equation.controlled(mean)
+    return Tried(state.t, t_next, *ends, error.reshape(-1))
 
 
 def running(solve: Solve) -> Array:

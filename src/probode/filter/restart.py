@@ -24,7 +24,7 @@ import jax
 import numpy as np
 
 from probode.base.status import Status
-from probode.filter.loop import Counts, Rows, Solve
+from probode.filter.loop import Rows, Solve
 from probode.filter.step import Method, State
 from probode.model.prior import IWP, times, transition_over
 from probode.programs.switches import NONE, Switches, margin_of, stops_before
@@ -172,13 +172,13 @@ def across(method: Method, solve: Solve, begun: Solve, jacobian: Any) -> tuple[R
     jump = np.max(np.abs((mean - predicted) / coords[:, None])[k:], axis=0)
     scale: Any = _noise(method, _BEYOND_THE_JUMP * jump, std / abs(coords[0]))
 
-    counts: Any = [np.asarray(count + 1) for count in solve.counts[:2]]
+    counts: Any = solve.counts
     following = replace(
         begun,
         state=State(right.t, h, mean, factor, right.drift),
         scale=0.0 * scale,
         evidence=solve.evidence,
-        counts=Counts(*counts),
+        counts=counts._replace(attempted=counts.attempted + 1, accepted=counts.accepted + 1),
         reference=solve.reference,
     )
     ends = Rows.of(solve), Rows.of(replace(following, scale=scale))

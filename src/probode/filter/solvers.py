@@ -180,20 +180,44 @@ class Solver(Part):
 
 @dataclass(frozen=True, repr=False)
 class EK0(Solver):
-    """Zeroth-order linearisation: explicit, no Jacobian, cost and memory linear in the dimension.
+    """The explicit solver, for problems that are not stiff: cheap also for many components.
 
-    For non-stiff problems. With one evaluation of ``f`` in a step it is stable, on ``y' = λ y``,
-    for ``h |λ|`` up to 1 (order 1), 0.41, 0.17, 0.07 and 0.028 (order 5), and above order 5 its
-    steps are limited by that at every tolerance. A second evaluation, where the first has corrected
-    y, makes that 2, 1.7, 1.2, 0.76, 0.50 (order 5), 0.33, 0.21, and 0.15 (order 8), and the error
-    of a step several times smaller: recommended, unless it is the filter of the literature that is
-    wanted.
+    It needs no Jacobian (the equation is linearised to order zero), and its cost and memory grow in
+    proportion to the number of components. Take two evaluations of ``f`` a step, unless you want
+    exactly the filter of the literature: errors are several times smaller, and steps may be longer.
+
+    How long, on ``y' = λ y``: with one evaluation it is stable for ``h |λ|`` up to 1 (order 1),
+    0.41, 0.17, 0.07 and 0.028 (order 5), and above order 5 this limits the steps at every
+    tolerance. With two it is stable up to 2, 1.7, 1.2, 0.76, 0.50 (order 5), 0.33, 0.21 and 0.15
+    (order 8).
 
     Parameters
     ----------
+    order
+        Order of the prior, 1 to 11: the error of a step of length ``h`` shrinks like
+        ``h^(order + 1)``. Or a prior: :class:`IWP`, :class:`Matern`, :class:`IOUP`, one of your own
+        (:class:`Prior`).
+    diffusion
+        How much the solution is expected to wiggle: ``"dynamic"`` (a number for each step),
+        ``"fixed"`` (one for all), ``"damped"`` (dynamic, averaged with the step before),
+        each also with ``"-mv"``, for a number per component; or a
+        diffusion object.
+    initialization
+        How derivatives at the start are found: ``"taylor"`` (exactly), ``"runge-kutta"`` (from a
+        few small steps), ``"diffuse"`` (not at all), or an initialisation object.
+    structure
+        How covariances are stored: by default in the smallest form that holds them.
     evaluations
-        Evaluations of ``f`` in an accepted step, 1 or 2. The second is an iteration of the filter:
-        it corrects the mean; covariances and error estimates follow from the first.
+        Evaluations of ``f`` in an accepted step, 1 or 2. The second corrects the mean once more;
+        covariances and error estimates follow from the first.
+
+    Examples
+    --------
+    >>> import probode
+    >>> solver = probode.EK0(order=5, evaluations=2)
+    >>> decay = probode.solve(lambda t, y: -y, (0.0, 1.0), 1.0, solver=solver)
+    >>> bool(abs(decay.mean[-1] - 0.3678794412) < 1e-5)
+    True
     """
 
     jacobian: ClassVar[str] = "none"
@@ -230,23 +254,39 @@ class DiagonalEK1(Solver):
 
 @dataclass(frozen=True, repr=False)
 class EK1(Solver):
-    """First-order linearisation with the full Jacobian: A-stable, for stiff and small problems.
+    """The implicit solver, for stiff problems and all small ones: the default.
 
-    The posterior covariance couples all components, and its cost grows with the cube of
-    ``(order + 1) d``.
+    It linearises the equation in each step by its Jacobian, and is A-stable: stiffness does not
+    limit its steps. The covariance couples all ``d`` components, and a step costs in proportion to
+    the cube of ``(order + 1) d``; for hundreds of components see :class:`SparseEK1`.
 
     Parameters
     ----------
+    order
+        Order of the prior, 1 to 11: the error of a step of length ``h`` shrinks like
+        ``h^(order + 1)``. Or a prior: :class:`IWP`, :class:`Matern`, :class:`IOUP`, one of your own
+        (:class:`Prior`).
+    diffusion
+        How much the solution is expected to wiggle: ``"dynamic"`` (a number for each step),
+        ``"fixed"`` (one for all), ``"damped"`` (dynamic, averaged with the step before); or a
+        diffusion object.
+    initialization
+        How derivatives at the start are found: ``"taylor"`` (exactly), ``"runge-kutta"`` (from a
+        few small steps), ``"diffuse"`` (not at all), or an initialisation object.
+    structure
+        How covariances are stored: by default in the smallest form that holds them.
     error
         What a step is judged by. ``"residual"``: the standard deviation of the residual over the
         step, ``|h| s sqrt(diag(H Q Hᵀ))``, as in the paper. Components that relax at a rate ``λ``
         count ``|h λ|`` times their error then, so stiff problems take steps for far more than the
-        tolerance asks for. ``"correction"``: the standard deviation of what the update moves ``y``
-        by, which is damped there, in units of what the update leaves of it. Errors are then of the
-        size of the tolerance, and steps so long that one linearisation does not suffice: each is
-        linearised twice, and one on which that does not converge is rejected. At order 3 use it
-        with ``diffusion="damped"``. For ``y' = f(t, y)``; implicit equations are judged so in any
-        case. See ``docs/performance.md`` for when it pays.
+        tolerance asks for. ``"correction"``: the same, but at most twenty times the standard
+        deviation of what the update moves ``y`` by (in units in which the two are equal where
+        nothing is stiff). Steps are then the same unless a component relaxes a hundred times in
+        one, and hardly ever more at equal error; on very stiff problems they are half to a tenth.
+        Where the residual alone counts a thousand times what is tolerated, a step is linearised
+        again, and rejected if that moves ``y``. It is what ``solve_ivp`` takes up to order 6; at
+        higher orders so long steps can cost the smoother its digits. For ``y' = f(t, y)``; implicit
+        equations are judged by corrections in any case. See ``docs/performance.md``.
     """
 
     jacobian: ClassVar[str] = "full"
@@ -259,7 +299,7 @@ class EK1(Solver):
     def method(self, d: int, equation: Equation = FIRST_ORDER) -> Method:
         """What the engine runs, with what steps are judged by."""
         found = super().method(d, equation)
-        if self.error == "residual":
+        if self.error == "residual" or equation.linearizations > 1:
             return found
         if equation.order != 1:
             raise ValueError(
@@ -303,7 +343,8 @@ class SparseEK1(Solver):
         else GMRES, with products ``J v``, for problems whose factors do not fit.
     preconditioner
         For these: ``(t, y, c, b) -> u`` with ``u`` near the solution of ``(M - c J) u = b``,
-        traceable by JAX.
+        traceable by JAX; ``"jacobi"``: the diagonal of ``M - c J``; ``"none"``. By default
+        ``"jacobi"``, where the program says where the Jacobian has entries.
     """
 
     jacobian: ClassVar[str] = "sparse"
@@ -328,6 +369,8 @@ class SparseEK1(Solver):
         check_choice("linear", self.linear, ("auto", "direct", "krylov"))
         if self.preconditioner is not None and self.linear != "krylov":
             raise ValueError("a preconditioner is for linear='krylov': an LU is exact.")
+        if not callable(self.preconditioner) and self.preconditioner is not None:
+            check_choice("preconditioner", self.preconditioner, ("jacobi", "none"))
 
     def _check_diffusion(self) -> None:
         if self.diffusion.name != "dynamic":

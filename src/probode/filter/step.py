@@ -38,6 +38,8 @@ _CONVERGENT = 0.5
 """Part of the residual that an update may leave: iterations then converge quickly."""
 _MOVED_AGAIN = 10.0
 """How many times what a second linearisation moves ``y`` by counts as an error."""
+_FAR = 1000.0
+"""A step is linearised again if its residual alone would count so many times what is tolerated."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +58,9 @@ class Method(Part):
     """The form of what is solved, without its function."""
 
     error: str = "residual"
-    """What a step is judged by: the ``"residual"``, or the ``"correction"`` of ``y``.
+    """What a step is judged by: the ``"residual"``, or also the ``"correction"`` of ``y``.
 
-    With the second it is linearised twice.
+    With the second it is linearised again where these two say very different things.
     """
 
     frozen: bool = False
@@ -87,17 +89,9 @@ class Method(Part):
             and type(self.diffusion) in (DynamicDiffusion, FixedDiffusion)
         )
 
-    @property
-    def linearizations(self) -> int:
-        """How often a step is linearised: at the prediction, then where that leads."""
-        return max(self.equation.linearizations, 2 if self.error == "correction" else 1)
-
     def local_noise(self, h: Array, residual: Residual) -> LocalNoise:
-        """What one step of unit noise says of the residual, and of the error.
-
-        Equations that are linearised more than once judge by corrections themselves.
-        """
-        if self.error == "correction" and self.equation.linearizations == 1:
+        """What one step of unit noise says of the residual, and of the error."""
+        if self.error == "correction":
             return correction_noise(self.prior, h, residual)
         return self.equation.local_noise(self.prior, h, residual)
 
@@ -116,16 +110,17 @@ class Method(Part):
         whole = self.structure.widest_block == 2 and self.jacobian != "diagonal"
         return (self.structure.d,) * (2 if whole else 1)
 
-    def jacobian_evaluations(self, attempted: Any, accepted: Any) -> Any:
-        """Evaluations of the Jacobian in so many steps."""
-        linearised = attempted * self.linearizations + accepted * self.equation.iterations
+    def jacobian_evaluations(self, attempted: Any, accepted: Any, again: Any = 0) -> Any:
+        """Evaluations of the Jacobian in so many steps, some of them linearised ``again``."""
+        linearised = attempted * self.equation.linearizations + again
+        linearised = linearised + accepted * self.equation.iterations
         linearised = 0 if self.jacobian == "none" else linearised
         return linearised + (accepted + 1 if self.prior.per_step else 0)
 
-    def f_evaluations(self, attempted: Any, accepted: Any) -> Any:
-        """Evaluations of ``f`` in so many steps."""
+    def f_evaluations(self, attempted: Any, accepted: Any, again: Any = 0) -> Any:
+        """Evaluations of ``f`` in so many steps, some of them linearised ``again``."""
         more = self.equation.iterations + self.evaluations - 1
-        return attempted * self.linearizations + accepted * more
+        return attempted * self.equation.linearizations + again + accepted * more
 
 
 @record
@@ -158,6 +153,8 @@ class Attempt(NamedTuple):
     """Estimates of the local errors of ``y`` and of the derivatives that a start gives with it."""
     prior: Prior
     """That of this step."""
+    again: Array | bool = False
+    """Whether it was linearised again, where that depends on the step."""
 
 
 def of_step(method: Method, state: State, h: Array) -> Method:
@@ -200,6 +197,14 @@ def predicted_factor(method: Method, state: State, h: Array, scale: Array) -> Ar
     return jnp.concatenate([moved, noise], axis=-2)
 
 
+class Measure(Protocol):
+    """How large the error of a step is, in units of what is tolerated."""
+
+    def __call__(self, error: Float[Array, "k d"], mean: Float[Array, "n d"]) -> Array:
+        """Measure an error where the mean is predicted."""
+        ...
+
+
 class Slope(Protocol):
     """``f(t, y)``."""
 
@@ -216,17 +221,18 @@ def attempt(
     reference: Array,
     evidence: Evidence,
     before: Array,
+    measure: Measure | None = None,
 ) -> Attempt:
     """Predict the mean, evaluate, calibrate and estimate the local error of a step.
 
     1. ``m⁻ = A m``,  ``z`` and ``H`` of the equation at ``m⁻`` (and again nearer to the solution,
        where the equation or the method asks for it)
     2. ``s`` from the diffusion model, in units where ``T_1 = 1``
-    3. ``error = |h| s sqrt(diag(H Q̃ Hᵀ))``, for higher orders as the equation says; or that of the
-       correction of ``y`` (:func:`probode.model.linearize.correction_noise`)
+    3. ``error = |h| s sqrt(diag(H Q̃ Hᵀ))``, for higher orders as the equation says; bounded by the
+       correction of ``y`` if the method asks for it (:func:`.linearize.correction_noise`)
 
     ``reference`` is the step length whose unit a fixed diffusion is measured in, ``before`` the
-    ``s`` of the step that led to ``state``.
+    ``s`` of the step that led to ``state``; ``measure`` is asked where corrections count.
     """
     h = t_next - state.t
     known = method.prior.linear_part(state.drift) if method.jacobian == "none" else None
@@ -236,10 +242,16 @@ def attempt(
     observation = with_linear_part(observation, method.equation.order, known)
 
     local = method.local_noise(h, method.constant(observation))
+    again: Array | bool = False
     beyond, left = jnp.ones(()), None
-    for _ in range(method.linearizations - 1):
-        again = _linearised_again(method, field, t_next, mean, h, local)
-        observation, local, beyond, left = again
+    if method.error == "correction":
+        assert measure is not None
+        again = _looks_again(method, h, mean, local, measure)
+        observation, local, left = _looked_again(
+            method, field, t_next, mean, h, observation, local, again
+        )
+    for _ in range(method.equation.linearizations - 1):
+        observation, local, beyond = _nearer(method, field, t_next, mean, h, local)
     local_scale = method.diffusion.local_scale(local)
     unit = method.prior.noise_scale(h / reference) if method.diffusion.fixed else jnp.ones(())
     if method.diffusion.remembers:
@@ -247,7 +259,7 @@ def attempt(
     scale = method.diffusion.step_scale(local_scale, unit, before)
 
     proposal = Attempt(
-        t_next, h, mean, observation, scale, mean[: method.equation.order], method.prior
+        t_next, h, mean, observation, scale, mean[: method.equation.order], method.prior, again
     )
     innovation = None
     if method.diffusion.needs_innovation:
@@ -258,14 +270,34 @@ def attempt(
     return proposal._replace(error=error if left is None else jnp.hypot(error, left))
 
 
-def leads_to(method: Method, field: VectorField, state: State, t_next: Array) -> Array:
-    """The mean where a step's first linearisation leads, and where its second is made."""
+def leads_to(
+    method: Method, field: VectorField, state: State, t_next: Array, measure: Measure
+) -> tuple[Array, Array]:
+    """Whether a step is linearised again, and the mean there: where the first time leads."""
     h = t_next - state.t
     method = of_step(method, state, h)
     mean = method.prior.predict_mean(state.mean, h)
     observation = method.equation.linearize(field, t_next, mean, method.jacobian)
-    change = _change(method, h, method.local_noise(h, observation))
-    return mean.at[: len(change)].add(-change)
+    local = method.local_noise(h, observation)
+    change = _change(method, h, local)
+    return _looks_again(method, h, mean, local, measure), mean.at[: len(change)].add(-change)
+
+
+def _looks_again(
+    method: Method, h: Array, mean: Array, local: LocalNoise, measure: Measure
+) -> Array:
+    """Whether an error is tolerated only because its bound is much smaller than the residual.
+
+    Steps may then be so long that the linearisation holds no longer, which the residual does not
+    tell: in Robertson's problem where a component is far below its tolerance.
+    """
+    assert local.unbounded is not None
+    scale = method.diffusion.local_scale(local)
+    bounded, alone = (
+        measure(method.equation.local_error(h, scale * std), mean)
+        for std in (local.std, local.unbounded)
+    )
+    return jax.lax.stop_gradient((bounded <= 1.0) & (alone > _FAR))
 
 
 def _change(method: Method, h: Array, local: LocalNoise) -> Array:
@@ -276,45 +308,75 @@ def _change(method: Method, h: Array, local: LocalNoise) -> Array:
     return coords * local.update.correction[:, 0].reshape(rows, -1)
 
 
-def _linearised_again(
+def _there(
     method: Method, field: VectorField, t: Array, mean: Array, h: Array, local: LocalNoise
-) -> tuple[Residual, LocalNoise, Array, Array | None]:
-    """The residual linearised where an update from an exactly known state would lead, at ``x``.
+) -> tuple[Residual, Residual]:
+    """The residual where an update from an exactly known state leads, at ``x``, and at ``m⁻``.
 
-    It is ``r(x) + H (m⁻ - x)`` with ``H = r'(x)``. Also what speaks against steps on which
-    iterations would not converge, in one of two ways:
-
-    - equations that judge by corrections themselves: errors count ``1 + (ρ / 0.5)²`` times, since
-      of the residual a part ``ρ`` was left at ``x``;
-    - where the method does: ten times what ``r(x)`` moves ``y`` by is an error of its own. It is
-      in units of the tolerance. (A part of the residual is not: on Robertson's problem it was
-      near one on steps whose second linearisation moved nothing that was tolerated.)
-
-    With frozen gains ``x`` is where it is: what moves with the parameters is ``m⁻``.
+    The second is ``r(x) + H (m⁻ - x)`` with ``H = r'(x)``. With frozen gains ``x`` is where it is:
+    what moves with the parameters is ``m⁻``.
     """
-    equation, first = method.equation, local.update
-    assert first is not None
-    rows = equation.order + 1
-    coords = method.prior.coordinates(h)[:rows, None]
     change = _change(method, h, local)
+    rows = len(change)
     there = method.constant(mean.at[:rows].add(-change))
     if method.frozen:
         change = mean[:rows] - there[:rows]
-    found = equation.linearize(field, t, there, method.jacobian)
+    found = method.equation.linearize(field, t, there, method.jacobian)
     z = found.z + sum(times(block, change[i]) for i, block in found.blocks.items())
-    observation = found._replace(z=z)
+    return found, found._replace(z=z)
+
+
+def _nearer(
+    method: Method, field: VectorField, t: Array, mean: Array, h: Array, local: LocalNoise
+) -> tuple[Residual, LocalNoise, Array]:
+    """The residual linearised nearer to the solution, and how many times its error counts.
+
+    Iterations would not converge on long steps: of the residual a part ``ρ`` was left at ``x``, and
+    errors count ``1 + (ρ / 0.5)²`` times. (Equations that ask for this judge by corrections.)
+    """
+    found, observation = _there(method, field, t, mean, h, local)
     again = method.local_noise(h, method.constant(observation))
-    if equation.linearizations == 1:
-        assert again.update is not None
-        moved = again.update.correct(found.z[:, None])[: z.shape[0], 0]
-        left = jax.lax.stop_gradient(_MOVED_AGAIN * coords[0] * moved)
-        return observation, again, jnp.ones(()), left[None]
+    assert local.update is not None
     size, rest = (
-        norm(gaussian.solve_transposed(first.innovation, one[:, None])[:, 0])
-        for one in (z, found.z)
+        norm(gaussian.solve_transposed(local.update.innovation, one[:, None])[:, 0])
+        for one in (observation.z, found.z)
     )
     ratio = jnp.where(size == 0.0, 0.0, rest / jnp.where(size == 0.0, 1.0, size))
-    return observation, again, jax.lax.stop_gradient(1.0 + (ratio / _CONVERGENT) ** 2), None
+    return observation, again, jax.lax.stop_gradient(1.0 + (ratio / _CONVERGENT) ** 2)
+
+
+def _looked_again(
+    method: Method,
+    field: VectorField,
+    t: Array,
+    mean: Array,
+    h: Array,
+    observation: Residual,
+    local: LocalNoise,
+    again: Any,
+) -> tuple[Residual, LocalNoise, Array]:
+    """The residual linearised nearer to the solution if ``again``, and what that adds to errors.
+
+    Ten times what ``r(x)`` moves ``y`` by is an error of its own, in units of the tolerance. (A
+    part of the residual is not: on Robertson's problem it was near one on steps whose second
+    linearisation moved nothing that was tolerated.)
+    """
+
+    def look() -> tuple[Array, ...]:
+        found, nearer = _there(method, field, t, mean, h, local)
+        noise = method.local_noise(h, method.constant(nearer))
+        assert noise.update is not None
+        moved = noise.update.correct(found.z[:, None])[: found.z.shape[0], 0]
+        left = jax.lax.stop_gradient(_MOVED_AGAIN * method.prior.coordinates(h)[0] * moved)
+        return nearer.z, nearer.blocks[0], nearer.rounding, noise.whitened, noise.std, left
+
+    def stay() -> tuple[Array, ...]:
+        z, blocks, rounding = observation
+        return z, blocks[0], rounding, local.whitened, local.std, jnp.zeros_like(z)
+
+    z, block, rounding, whitened, std, left = jax.lax.cond(again, look, stay)
+    chosen = Residual(z, {**observation.blocks, 0: block}, rounding)
+    return chosen, LocalNoise(whitened, std), left[None]
 
 
 def update(

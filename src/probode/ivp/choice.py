@@ -38,14 +38,25 @@ _LARGEST_DENSE = 60
 _WITH_ALL = 30.0
 """A step of EK0 with many components, kept, smoothed and calibrated, in units of taking it: what is
 as long as all steps together no longer fits into a cache."""
+_BY_CORRECTIONS = 6
+"""Highest order at which steps of EK1 are judged by corrections, too."""
 _PATIENCE = 2.0
 """EK0 may cost so many times what EK1 is guessed to cost before EK1 takes its place."""
 
 
 def order_of_ek1(rtol: float, stiff: bool) -> int:
-    """``3 + k/2`` for ``k = -log10(rtol)`` digits, two more on stiff problems; 3 to 8."""
+    """``3 + k/2`` for ``k = -log10(rtol)`` digits, at most 8; if stiff two more, at most 6."""
     order = 3.0 - 0.5 * np.log10(rtol) + (2.0 if stiff else 0.0)
-    return int(np.clip(np.floor(order + 0.5), 3, 8))
+    return int(np.clip(np.floor(order + 0.5), 3, _BY_CORRECTIONS if stiff else 8))
+
+
+def error_of_ek1(order: int, derivatives: int = 1) -> str:
+    """What steps are judged by: up to order 6 no more by residuals than by corrections.
+
+    Steps with large ``|h λ|``, which that allows, cost the smoother its digits at higher orders.
+    Solvers that users build are the paper's: only names (``method="EK1"``, ``"auto"``) ask here.
+    """
+    return "correction" if order <= _BY_CORRECTIONS and derivatives == 1 else "residual"
 
 
 def order_of_ek0(
@@ -269,8 +280,13 @@ def candidates(
     takes over: a problem that turns stiff costs little more. If that may be ``sparse``, for more
     than a few components it is SparseEK1.
     """
+
+    def built(kind: type[Solver], order: int, evaluations: int | None) -> Solver:
+        rest = {"error": error_of_ek1(order, more + 1)} if kind is EK1 else {}
+        return build(kind, order, diffusion, evaluations, **rest)
+
     if method is not None and order is not None:
-        return [Candidate(build(method, order, diffusion, evaluations))]
+        return [Candidate(built(method, order, evaluations))]
     times, changes = pace()
     price = evaluation() if method is None or issubclass(method, EK0) else 0.0
     twice = 2 if evaluations is None else evaluations
@@ -280,9 +296,9 @@ def candidates(
             best = order
             if best is None:
                 best = order_of_ek0(rtol, times, changes, twice, d, price) + more
-            return build(kind, best, diffusion, twice)
+            return built(kind, best, twice)
         best = order_of_ek1(rtol, times > _STIFF) + more if order is None else order
-        return build(kind, best, diffusion, evaluations if kind is method else None)
+        return built(kind, best, evaluations if kind is method else None)
 
     if method is not None:
         return [Candidate(solver(method))]

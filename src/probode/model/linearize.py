@@ -19,6 +19,9 @@ from probode.model.prior import Prior
 Block = Any
 """A multiple of the identity (a number), a diagonal ``(d,)`` or a matrix ``(d, d)``."""
 
+MOST = 20.0
+"""The residual of a step counts as at most so many times what its update corrects."""
+
 Blocks = dict[int, Block]
 """The blocks ``B_i`` of a linearisation, by derivative; those that are missing are zero."""
 
@@ -68,6 +71,8 @@ class LocalNoise(NamedTuple):
     """
     update: Update | None = None
     """The update of the derivatives that the equation reads, where it is linearised again."""
+    unbounded: Float[Array, " d"] | None = None
+    """``std`` by the residual alone, where it is bounded by the correction."""
 
 
 def local_noise(prior: Prior, h: Array, residual: Residual, exact: int | None) -> LocalNoise:
@@ -116,7 +121,7 @@ def local_noise(prior: Prior, h: Array, residual: Residual, exact: int | None) -
 
 
 def correction_noise(prior: Prior, h: Array, residual: Residual) -> LocalNoise:
-    """Whiten the residual as :func:`local_noise`; ``std`` is that of what the update moves y by.
+    """Whiten the residual as :func:`local_noise`; what the update moves y by bounds its ``std``.
 
     From an exactly known state an update moves ``y`` by ``δ = T_0 Q̃_0. Hᵀ (H Q̃ Hᵀ)⁻¹ z``. With the
     factor ``L`` of ``Q̃``, ``X = T_0 L_00 B_0ᵀ + L_01 B_1ᵀ`` and the triangle ``R`` of ``H Q̃ Hᵀ`` ::
@@ -124,9 +129,13 @@ def correction_noise(prior: Prior, h: Array, residual: Residual) -> LocalNoise:
         Cov(δ) = (T_0 L_00)² X R⁻¹ R⁻ᵀ Xᵀ          Cov(δ) + Cov(y after the update) = T_0² Q̃_00
 
     However stiff ``B_0`` is, this is bounded: of ``y' = λ (y - g(t))`` the standard deviation of
-    ``z`` grows with ``|h λ|``, that of ``δ`` does not. For ``B_0 = 0`` they are multiples of each
-    other and of what the update leaves, ``std(y) = (L_11 / L_01) std(δ)``; ``|h| std`` here is in
-    units of the last one: ``(L_11 / L_01) std(δ)``.
+    ``z`` grows with ``|h λ|``, that of ``δ`` does not. For ``B_0 = 0`` and ``B_1 = 1`` they are
+    multiples of each other, ``std(z) = c std(δ) / T_0`` with ``c = (L_01² + L_11²) / (L_00 L_01)``.
+    So ::
+
+        std = min(std(z), 20 c std(δ) / T_0)
+
+    is that of the residual, unless a component relaxes about a hundred times in a step.
     """
     d = residual.z.shape[0]
     factor, coords = prior.noise_factor(jnp.abs(h)), prior.coordinates(h)
@@ -140,10 +149,11 @@ def correction_noise(prior: Prior, h: Array, residual: Residual) -> LocalNoise:
         coords[0] * factor[0, 0] * by_value + coords[1] * factor[0, 1] * by_slope,
         coords[1] * factor[1, 1] * by_slope,
     ]
-    known = jnp.kron(jnp.asarray(factor)[:2, :2], jnp.eye(d))
-    update = condition(known, jnp.concatenate(rows), residual.z[:, None])
-    unit = jnp.abs(coords[0] / h) * factor[1, 1] / factor[0, 1]
-    return LocalNoise(update.whitened[:, 0], unit * std_of(update.cross[:, :d]), update)
+    known, observed = jnp.kron(jnp.asarray(factor)[:2, :2], jnp.eye(d)), jnp.concatenate(rows)
+    update = condition(known, observed, residual.z[:, None])
+    unit = (factor[0, 1] ** 2 + factor[1, 1] ** 2) / (factor[0, 0] * factor[0, 1])
+    alone, bound = std_of(observed), MOST * unit * std_of(update.cross[:, :d])
+    return LocalNoise(update.whitened[:, 0], jnp.minimum(alone, bound), update, alone)
 
 
 def times(block: Block, x: Float[Array, " d"]) -> Any:

@@ -169,13 +169,14 @@ class Observations:
             )
         if self.log_density is not None:
             density, constants = _trace_density(self.log_density, m, field.d)
-        u = jnp.asarray(self.u)[flip]
-        known = ~jnp.isnan(u)
+        xp: Any = jnp if is_traced(self.t, self.u, self.noise) else np  # which compiles nothing
+        u = xp.asarray(self.u)[flip]
+        known = ~xp.isnan(u)
         return Data(
-            jnp.asarray(self.t)[flip],
-            jnp.where(known, u, 1.0),
-            jnp.where(known, 1.0, 0.0),
-            None if self.noise is None else jnp.asarray(self.noise)[flip],
+            jnp.asarray(xp.asarray(self.t)[flip]),
+            jnp.asarray(xp.where(known, u, 1.0)),
+            jnp.asarray(known, float),
+            None if self.noise is None else jnp.asarray(xp.asarray(self.noise)[flip]),
             field,
             constants,
             density,

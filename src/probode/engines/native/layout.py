@@ -53,10 +53,11 @@ class Layout:
         self.marginal = self.mean + int(np.prod(self.triangle_shape))
         self.row = 2 + self.scales + self.marginal
         # With two evaluations in a step: between them, the first and the gain of every block, or
-        # where the first linearisation leads from and to.
+        # where the first linearisation leads from and to. Before these, how often there was one.
         gain = self.factor // self.factor_shape[-1] if method.evaluations == 2 else self.d
-        twice = method.evaluations == 2 or method.error == "correction"
-        self.between = 1 + self.d + gain if twice else 0
+        self.corrects = method.error == "correction"
+        twice = method.evaluations == 2 or self.corrects
+        self.between = 2 + self.d + gain if twice else 0
         self.row_offset = 1 + self.mean + 11 + 3 * self.sums + self.between
         self.state = self.row_offset + 2 + self.scales + self.mean + self.factor
         self.head = np.array(
@@ -70,7 +71,7 @@ class Layout:
                 method.evaluations,
                 diffusion.remembers,
                 method.equation.order,
-                method.error == "correction",
+                self.corrects,
             ]
         )
         self.each = np.ones(self.reads)
@@ -137,13 +138,14 @@ class Layout:
         )
         sums = numbers[11 : 11 + 3 * self.sums].reshape(3, self.sums)
         squares, log_det, terms = sums if self.multivariate else sums[:, 0]
+        again = integer(numbers[12 + 3 * self.sums]) if self.corrects else None
         row = self._rows(state[None, self.row_offset :], self.factor_shape)
         return Solve(
             state=State(row.t[0], row.h[0], row.mean[0], row.factor[0]),
             scale=row.scale[0],
             control=ControlState(step, error, integer(control_accepted), flag(rejected)),
             evidence=Evidence(numbers[10], squares, log_det, terms, self.d, self.multivariate),
-            counts=Counts(integer(attempted), integer(accepted)),
+            counts=Counts(integer(attempted), integer(accepted), again=again),
             status=integer(status),
             reference=reference,
         )
@@ -225,6 +227,9 @@ def pack(method: Method, solve: Solve) -> Array:
     """A solve as one vector (its prediction is filled in by the kernel)."""
     control, evidence, layout = solve.control, solve.evidence, layout_of(method)
     xp: Any = np if on_host(solve.status) else jnp
+    between: list[Any] = [xp.zeros(layout.between)]
+    if layout.corrects:
+        between = [xp.zeros(1), solve.counts.again, xp.zeros(layout.between - 2)]
     parts = [
         xp.zeros(1 + layout.mean),
         control.h,
@@ -240,7 +245,7 @@ def pack(method: Method, solve: Solve) -> Array:
         evidence.squares,
         evidence.log_det,
         evidence.terms,
-        xp.zeros(layout.between),
+        *between,
         solve.state.t,
         solve.state.h,
         solve.scale,

@@ -51,7 +51,7 @@ inline Number smaller(Number a, Number b) { return a < b || a != a ? a : b; }
 // The same in lanes.
 inline Lane absolute(Lane x) { return x < 0.0 ? -x : x; }
 
-inline Lane largest(Lane a, Lane b) { return (a > b) | (a != a) ? a : b; }
+inline Lane largest(Lane a, Lane b) { return ((a > b) | (a != a)) ? a : b; }
 
 inline double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();

@@ -9,8 +9,9 @@
 namespace probode {
 namespace PROBODE_ISA {
 
-// How many times what a second linearisation moves y by counts as an error: `_MOVED_AGAIN` in `step.py`.
-constexpr double kMovedAgain = 10.0;
+// `_MOVED_AGAIN` and `_FAR` in `step.py`, `MOST` in `linearize.py`: how many times what a second linearisation moves y
+// by counts as an error; the tolerances from which on there is one; the corrections that a residual counts as at most.
+constexpr double kMovedAgain = 10.0, kFar = 1000.0, kMost = 20.0;
 
 // T_k, the coordinate of the derivative that the equation determines.
 template <int order>
@@ -89,13 +90,13 @@ void local_noise(const Settings& s, const double* weights, const double* jacobia
 // What the update from an exactly known state would move y by, for a whitened residual w, and the standard deviation
 // of that, from the decomposition [R, C; 0, .] that `local_noise` has left, c = T_0:
 //
-//   δ = c Cᵀ w,      std = |c / h| (L_11 / L_01) sqrt(diag(CᵀC))
+//   δ = c Cᵀ w,      std = kMost (L_01² + L_11²) / (L_00 L_01) sqrt(diag(CᵀC))
 //
-// in units such that |h| s std is, for J = 0, the standard deviation of y after the update. See `linearize.py`.
-inline void correction_noise(const Settings& s, double h, double c, const double* whitened, Scratch& scratch,
-                             double* moved, double* std_dev) {
-  const int n = s.n, d = s.d, length = row_length(2 * d);
-  const double unit = std::fabs(c / h) * s.noise[n + 1] / s.noise[1];
+// in units such that for J = 0 it is kMost times that of the residual. See `linearize.py`.
+inline void correction_noise(const Settings& s, double c, const double* whitened, Scratch& scratch, double* moved,
+                             double* std_dev) {
+  const int d = s.d, length = row_length(2 * d);
+  const double unit = kMost * square(plain_deviation<1>(s)) / (s.noise[0] * s.noise[1]);
   const double* cross = room(scratch.stack, 1) + d;  // where it was left
   for (int l = 0; l < d; ++l) {
     double sum = 0.0, squares = 0.0;
@@ -425,6 +426,19 @@ inline void arrive(const Settings& s, State& x, double* rows) {
   if (*x.status == s.running && *x.row.t == s.t1) *x.status = s.success;
 }
 
+// Whether a step is to be linearised again: its bounded error is tolerated, its residual alone would be by far too
+// large. `unit` times a standard deviation is an error; steps of given lengths are not judged.
+template <int order>
+bool looks_again(const Settings& s, const State& x, double unit, const double* bounded, const double* residual,
+                 double* memory) {
+  if (s.control == kConstantStep || s.control == kGrid) return false;
+  auto norm_of = [&](const double* deviation) {
+    for (int k = 0; k < s.d; ++k) memory[k] = unit * deviation[k];
+    return std::sqrt(Errors{memory, 0.0, 0.0}.squares<order>(s, x) / (order * s.d));
+  };
+  return norm_of(bounded) <= 1.0 && norm_of(residual) > kFar;
+}
+
 // The first linearisation of a step that is linearised twice: ask for the second, where the update by `moved` leads.
 inline bool lead_on(const Settings& s, State& x, const double* f, const double* jacobian, const double* moved) {
   const long d = s.d;
@@ -436,6 +450,7 @@ inline bool lead_on(const Settings& s, State& x, const double* f, const double* 
     x.predicted[a] -= moved[a];
   }
   *x.waiting = 1.0;
+  *x.again += 1.0;
   return true;
 }
 
@@ -475,24 +490,29 @@ bool advance(const Settings& s, double* state, double* rows, const double* f, co
   const double own = coordinate_of<order>(coords), inverse = 1.0 / own;
   for (int i = 0; i < order; ++i) weights[i] = coords[i] * inverse;
 
-  double* z = room(scratch.small, 6 * static_cast<size_t>(d));
+  double* z = room(scratch.small, 7 * static_cast<size_t>(d));
   double *rounding = z + d, *whitened = rounding + d, *deviation = whitened + d;
-  double *scale = deviation + d, *each = scale + d;
+  double *scale = deviation + d, *each = scale + d, *bounded = each + d;
   observe(s, x.predicted + order * d, f, inverse, z, rounding);
-  const bool once_more = order == 1 && s.correction, second = once_more && *x.waiting != 0.0;
+  const bool corrects = order == 1 && s.correction, second = corrects && *x.waiting != 0.0;
   if (second) settle(s, x, f, jacobian, z, rounding, scale);
 
   // Components that share a block, and one diffusion, have the same noise and the same error.
   const bool alike = s.structure == kIsotropic && !s.multivariate;
   if (!alike) local_noise<order>(s, weights, jacobian, z, scratch, whitened, deviation);
-  if (once_more) {
-    // At first where the residual leads, then where what it has left there does (`scale` holds that, see `settle`).
-    if (second) whiten(s, scratch, scale);
-    correction_noise(s, h, weights[0], second ? scale : whitened, scratch, each, deviation);
-    if (!second) return lead_on(s, x, f, jacobian, each);
-  }
   const double plain = plain_deviation<order>(s);
   const double common = alike ? norm(z, d) / std::sqrt(d) / plain : norm(whitened, d) / std::sqrt(d);
+  // The error of the equation, in plain units and over the step.
+  const double over_step = std::fabs(h * own);
+  if (corrects) {
+    // At first where the residual leads, then where what it has left there does (`scale` holds that, see `settle`).
+    if (second) whiten(s, scratch, scale);
+    correction_noise(s, weights[0], second ? scale : whitened, scratch, each, bounded);
+    for (int k = 0; k < d; ++k) bounded[k] = smaller(deviation[k], bounded[k]);
+    if (!second && looks_again<order>(s, x, over_step * common, bounded, deviation, scale))
+      return lead_on(s, x, f, jacobian, each);
+    deviation = bounded;
+  }
   const double unit = s.fixed ? noise_scale(s, h / *x.reference) : 1.0;
   const double growth = s.damped ? noise_scale(s, h / *x.row.h) : 0.0;
   auto step_scale = [&](double local, double before) {
@@ -500,8 +520,6 @@ bool advance(const Settings& s, double* state, double* rows, const double* f, co
     const double bounded = std::min(std::max(before, local / kFurthest), local * kFurthest);
     return std::sqrt(local) * std::sqrt(bounded);
   };
-  // The error of the equation, in plain units and over the step.
-  const double over_step = std::fabs(h * own);
   Errors error{alike ? nullptr : each, 0.0, 0.5 * std::fabs(h)};
   for (int k = 0; k < (alike ? 1 : d); ++k) {
     const double local = s.multivariate ? std::fabs(whitened[k]) : common;
@@ -516,7 +534,7 @@ bool advance(const Settings& s, double* state, double* rows, const double* f, co
     const double before = s.damped ? growth * x.row.scale[s.multivariate ? k : 0] : 0.0;
     scale[k] = s.fixed ? unit : step_scale(local, before);
     const double estimate = over_step * error_scale * (alike ? plain : deviation[k]);
-    (alike ? error.common : each[k]) = once_more ? std::hypot(estimate, kMovedAgain * each[k]) : estimate;
+    (alike ? error.common : each[k]) = second ? std::hypot(estimate, kMovedAgain * each[k]) : estimate;
   }
   const bool finite = error.finite(d);
 

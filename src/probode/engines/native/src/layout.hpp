@@ -21,7 +21,7 @@ struct Settings {
   int evaluations;  // of the vector field in an accepted step: 1 or 2
   Control control;
   bool fixed, multivariate, damped, keep;
-  bool correction;  // whether a step is judged by what its update moves y by: linearised twice, first order and dense
+  bool correction;  // whether a step is judged by what its update moves y by, too: first order and dense
   double t1, rho, eta_min, eta_max, min_step, max_step, integral, proportional;
   long wanted, last_attempt;
   double seconds;
@@ -114,9 +114,9 @@ struct State {
   double *reference, *count, *deadline;
   double *evidence_steps, *squares, *log_det, *terms;
   // With two evaluations in a step: whether the second is waited for, the first, and the gain that
-  // corrects with both, per block. Where a step is linearised twice: the y' to which the first linearisation leads,
-  // and the y predicted (`predicted` then begins with where it leads).
-  double *waiting, *first_slope, *gain;
+  // corrects with both, per block. Where a step may be linearised again: how often that was, the y' to which the first
+  // linearisation leads, and the y predicted (`predicted` then begins with where it leads).
+  double *waiting, *again, *first_slope, *gain;
   Row row;
 
   State(const Settings& s, double* x) : row(s, x + row_offset(s)) {
@@ -138,13 +138,14 @@ struct State {
     log_det = squares + s.sums();
     terms = log_det + s.sums();
     waiting = terms + s.sums();
-    first_slope = waiting + 1;
+    again = waiting + 1;
+    first_slope = again + 1;
     gain = first_slope + s.d;
   }
 
   static long row_offset(const Settings& s) {
     const long gain = s.evaluations == 2 ? static_cast<long>(s.n) * s.blocks() : s.d;
-    const long between = s.evaluations == 2 || s.correction ? 1 + s.d + gain : 0;
+    const long between = s.evaluations == 2 || s.correction ? 2 + s.d + gain : 0;
     return 1 + s.state_size() + 11 + 3L * s.sums() + between;
   }
 };
