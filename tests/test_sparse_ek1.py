@@ -80,6 +80,33 @@ def test_errors_are_of_the_size_of_the_tolerance_and_of_the_bars(order, rtol, re
     assert posterior.diagnose().trusted
 
 
+POINTS = (np.arange(150) + 0.5) / 150
+
+
+def invasion(t, y, xp=jnp):
+    """A front that moves into ``y = 0``, where whatever is there grows by ``exp(20 t)``."""
+    wide = xp.concatenate([y[:1], y, y[-1:]])
+    return 4.5 * (wide[:-2] - 2 * y + wide[2:]) + 20 * y * (1 - y)
+
+
+@pytest.fixture(scope="module")
+def invaded():
+    start, options = np.exp(-80 * POINTS**2), {"rtol": 1e-8, "atol": 1e-10, "lband": 1, "uband": 1}
+    found = scipy_solve_ivp(lambda t, y: invasion(t, y, np), (0, 1.5), start, "LSODA", **options)
+    return start, found.y[:, -1]
+
+
+@pytest.mark.parametrize("order", [3, 4, 5])
+@pytest.mark.parametrize("rtol", [3e-2, 1e-2, 3e-3])
+def test_nothing_runs_off_ahead_of_a_front_into_an_unstable_state(order, rtol, invaded):
+    start, exact = invaded
+    options = {"solver": SparseEK1(order), "control": PIControl(rtol, rtol)}
+    posterior = probode.solve(invasion, (0, 1.5), start, **options)
+    assert posterior.success
+    # The front, a step from one to zero, is off by at most a twentieth of the interval.
+    assert np.mean(np.abs(posterior.mean[-1] - exact)) < 0.05
+
+
 def test_the_corrected_mean_is_more_exact(reference):
     times, values = reference
     posterior = solve(calibration="defect", rtol=1e-6)
@@ -106,6 +133,49 @@ def test_a_heat_equation_has_its_closed_form():
     error = posterior.mean - exact
     assert np.abs(error).max() < 1e-5
     assert 1 / 3 < np.mean((error[1:] / posterior.std[1:]) ** 2) < 3
+
+
+SECOND = csc_array(diags_array([1.0, -2.0, 1.0], offsets=(-1, 0, 1), shape=(N, N)) * (N + 1) ** 2)
+HALF = 0.5j * SECOND - diags_array(np.full(N, 1.0))
+PARTICLE = {
+    "traced": {},
+    "pattern": {"jac_sparsity": SECOND},
+    "bands": {"lband": 1, "uband": 1},
+    "its own": {"jac": lambda t, y: HALF},
+    "constant": {"jac": HALF},
+    "mass": {"mass_matrix": np.full(N, 2.0j)},
+}
+
+
+@pytest.mark.parametrize("source", PARTICLE)
+def test_complex_states_are_solved_in_real_form(source):
+    """``y' = i y_xx / 2 - y``: a wave in a box, that fades."""
+
+    def f(t, y):
+        if source in ("pattern", "its own"):  # of NumPy's alone
+            float(t)
+            return HALF @ np.array(y)
+        wide = jnp.pad(jnp.asarray(y), 1)
+        slope = 0.5j * (N + 1) ** 2 * (wide[:-2] - 2 * wide[1:-1] + wide[2:]) - wide[1:-1]
+        return 2.0j * slope if source == "mass" else slope
+
+    start = np.sin(np.pi * X) + 0.5j * np.sin(2 * np.pi * X)
+    rates = 2j * (N + 1) ** 2 * np.sin(0.5 * np.pi * np.arange(1, 3) / (N + 1)) ** 2 + 1.0
+    options = {"method": "SparseEK1", "rtol": 1e-6, "atol": 1e-6}
+    found = probode.solve_ivp(f, (0.0, 0.5), start, **options, **PARTICLE[source])
+    waves = np.stack([np.sin(np.pi * X), 0.5j * np.sin(2 * np.pi * X)])
+    error = np.abs(found.y[:, -1] - np.exp(-0.5 * rates) @ waves)
+    assert error.max() < 1e-4
+    assert 0.2 < np.mean((error / found.y_std[:, -1]) ** 2) < 5.0
+
+
+def test_a_switch_at_the_very_end_is_not_started_anew_at():
+    def driven(t, y):
+        return -50.0 * y + jnp.where((t % 0.5) < 0.1, 1.0, 0.0)
+
+    found = probode.solve_ivp(driven, (0.0, 0.6), np.zeros(80), "SparseEK1", rtol=1e-6, atol=1e-8)
+    assert found.success
+    np.testing.assert_allclose(found.y[:, -1], (1.0 - np.exp(-5.0)) / 50.0, rtol=1e-4)
 
 
 def test_a_tolerance_on_the_answer_is_met(reference):
@@ -369,9 +439,22 @@ REFUSED = {
         r"\(2, 2\)",
     ),
     "shape of the pattern": (lambda: solve_ivp(jac_sparsity=np.eye(3)), "jac_sparsity"),
-    "complex": (
-        lambda: probode.solve_ivp(lambda t, y: 1j * y, (0, 1), [1j, 1.0], "SparseEK1"),
-        "real",
+    "a preconditioner by another name": (
+        lambda: SparseEK1(linear="krylov", preconditioner="ilu"),
+        "jacobi",
+    ),
+    "the diagonal of what is full": (
+        lambda: probode.solve(
+            *(lambda t, y: -jnp.tanh(jnp.mean(y)) * y, (0, 1), np.ones(8000)),
+            solver=SparseEK1(linear="krylov", preconditioner="jacobi"),
+        ),
+        "jac_sparsity",
+    ),
+    "bands of a complex matrix": (
+        lambda: probode.solve_ivp(
+            *(lambda t, y: 1j * y, (0, 1), [1j, 1.0], "SparseEK1"), jac=np.eye(2), lband=1
+        ),
+        "sparse matrix",
     ),
     "ensembles": (
         lambda: probode.solve_ensemble(

@@ -89,6 +89,21 @@ def test_of_every_order(order):
     agree(solve(reaction, order), without(reaction, order))
 
 
+def test_steps_that_growing_errors_keep_short():
+    def invasion(t, y):
+        wide = jnp.concatenate([y[:1], y, y[-1:]])
+        return 4.0 * (wide[:-2] - 2.0 * y + wide[2:]) + 20.0 * y * (1.0 - y)
+
+    options = {"solver": SparseEK1(), "control": PIControl(1e-2, 1e-2)}
+    start = np.exp(-80.0 * X**2)
+    found = probode.solve(invasion, (0.0, 0.5), start, **options)
+    with disabled():
+        again = probode.solve(invasion, (0.0, 0.5), start, **options)
+    assert found.stats.rejected > 0
+    assert found.stats.f_evaluations == again.stats.f_evaluations
+    np.testing.assert_allclose(found.mean, again.mean, atol=1e-8)
+
+
 @pytest.mark.parametrize("kind", ["band", "sparse"])
 def test_at_chosen_times(kind):
     times = np.array([0.0, 0.31, 0.32, 1.7, 2.0])
@@ -149,12 +164,33 @@ def test_iterative_solvers_keep_their_vectors_on_the_device():
     assert isinstance(solved, jax.Array)
 
 
+@pytest.mark.parametrize("mass", [None, np.linspace(1.0, 100.0, N)])
+def test_rates_over_decades_are_divided_out(mass):
+    rates = 10.0 ** np.random.default_rng(0).uniform(0.0, 6.0, N)
+
+    def f(t, y):
+        return torus(t, y) - rates * (y - jnp.sin(t))
+
+    equation = f if mass is None else MassMatrix(f, mass)
+    steps = {}
+    for name in ("jacobi", None, "lu"):
+        krylov = {} if name == "lu" else {"linear": "krylov", "preconditioner": name}
+        found = probode.solve(equation, (0.0, 2.0), Y0, solver=SparseEK1(**krylov))
+        assert found.success
+        steps[name] = int(found.stats.steps) + int(found.stats.rejected)
+    assert steps["jacobi"] == steps[None] < 1.5 * steps["lu"]
+
+
 @pytest.mark.parametrize("kind", ["sparse", "sparse, weighed"])
 def test_iterations_take_the_steps_of_factorisations(kind):
     options = {"calibration": "defect", "control": PIControl(1e-5, 1e-5)}
     solver = SparseEK1(4, linear="krylov")
     found = probode.solve(EQUATIONS[kind], (0.0, 2.0), Y0, solver=solver, **options)
-    exact = solve(EQUATIONS[kind])
-    assert abs(int(found.stats.steps) - int(exact.stats.steps)) <= 2
-    np.testing.assert_allclose(found.mean[-1], exact.mean[-1], atol=1e-4)
-    np.testing.assert_allclose(np.median(found.std[-1] / exact.std[-1]), 1.0, atol=0.5)
+    factorised = solve(EQUATIONS[kind])
+    exact = solve(EQUATIONS[kind], control=PIControl(1e-8, 1e-8))
+    # Its systems are solved roughly, so steps and errors are not the same; the bars know.
+    assert abs(int(found.stats.steps) / int(factorised.stats.steps) - 1.0) < 0.1
+    times = np.linspace(0.1, 2.0, 20)
+    error = found(times).mean - exact(times).mean
+    np.testing.assert_allclose(error, 0.0, atol=1e-4)
+    assert 1 / 3 < np.mean((error / found(times).std) ** 2) < 3

@@ -70,6 +70,12 @@ class TracedJacobian:
         """The matrix at ``(t, y)``."""
         return self.coloured.matrix(self.coloured.data(self.products(t, y)))
 
+    def diagonal(self, t: Any, y: Any) -> np.ndarray:
+        """Its diagonal alone."""
+        colours, there = self.coloured.colours, self.pattern.diagonal().astype(bool)
+        found = self.products(t, y)[colours, np.arange(len(colours))]
+        return np.where(there, found, 0.0)
+
     def products(self, t: Any, y: Any) -> np.ndarray:
         """``J s`` for the sum ``s`` of the columns of each colour, ``(count, d)``."""
         field, count = self._field, self.coloured.count

@@ -45,6 +45,8 @@ def _first_step(
 
     value, speed = norm(y0), norm(slope)
     near = min(0.01 * value / speed if value > 0.0 < speed else 1e-6, abs(t1 - t0))
+    if not near:  # at a switch in the very end
+        return 0.0
     step = float(np.copysign(near, t1 - t0))
     bent = norm(system.slope(t0 + step, y0 + step * slope) - slope) / near
     if not np.isfinite(bent):

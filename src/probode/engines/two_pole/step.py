@@ -13,6 +13,10 @@ pay: it saves a few steps and costs more factorisations.)
 - *Length and order.* Once a length has been held for ``q + 2`` steps: ``0.8 err^(-1/(q+1))`` times
   as long, with the largest of the last errors, if that is a change worth a factorisation. Of the
   next order the error is ``error_(q+1) (u_n - u_(n-1)) / (q + 1)``.
+- *Growth.* An error that grows in time is a mode of ``J`` with ``λ > 0``, and ``W`` multiplies it
+  by ``1/(1 - γ h λ)``: beyond ``γ h λ = 1`` with the wrong sign. What grows may be far below the
+  tolerance, and then no error is seen (ahead of a front that moves into an unstable state, say): a
+  step is too long, whatever its error, if ``|W u| > 1.5 |u|``, which is ``γ h λ > 1/3``.
 - *Failures.* After three in a row the filter begins anew from ``y`` and its slope.
 """
 
@@ -39,6 +43,8 @@ _SAFETY, _GROWTH, _SHRINK = 0.8, 2.5, 0.2
 """Longer steps at once would save few of them, and spoil the interpolants of the error estimate."""
 _LONGER, _SHORTER = 1.2, 0.95
 """Changes of the length between which it is kept."""
+_AMPLIFIED = 1.5
+"""Times ``|u|`` that ``|W u|`` may be."""
 _CAREFUL = 10.0
 """Part of the tolerance that steps of a lower order are held to: there are few of them, and the
 error estimate, which follows smooth errors, would not see those that a start leaves behind."""
@@ -52,7 +58,7 @@ STRETCH = 1.0 + 1e-10
 """A step that would end this close to the end is stretched to it."""
 HABITS = (
     *(_ITERATIONS, _ENOUGH, _LEAST, _DIVERGES, _SLOW, _MISTRUST, _OLD, _SAFETY, _GROWTH, _SHRINK),
-    *(_LONGER, _SHORTER, _CAREFUL, _SAME, _FAR, _ANEW, STRETCH),
+    *(_LONGER, _SHORTER, _CAREFUL, _SAME, _FAR, _ANEW, STRETCH, _AMPLIFIED),
 )
 """All of these, for the kernels."""
 
@@ -137,6 +143,8 @@ class Standing(NamedTuple):
     """Steps since the length or the order was changed."""
     recent: tuple[float, ...] = ()
     """The last errors, in units of the tolerance."""
+    amplified: float = 1.0
+    """Largest ``|W u| / |u|`` of the steps since the length or the order was changed."""
     correction: np.ndarray | None = None
     """``u`` of the last step."""
     earlier: np.ndarray | None = None
@@ -197,6 +205,9 @@ def attempt(
         stale = now.age > 0 and err > _FAR
         factor = max(_SHRINK, _SAFETY * err ** (-1.0 / (gain.order + 1)))
         return _failed(now, factor, resolved=solved.finite, stale=stale)
+    if judged and solved.amplified > _AMPLIFIED:
+        factor = max(_SHRINK, _SAFETY * _room(solved.amplified))
+        return _failed(now, factor, resolved=solved.finite)
     if not done:
         if now.age > 0:  # a new Jacobian first
             return now._replace(jacobian=None, matrix=None, resolved=solved.finite)
@@ -211,6 +222,7 @@ def attempt(
         age=now.age + 1,
         held=now.held + 1,
         recent=(*now.recent[-2:], err),
+        amplified=max(now.amplified, solved.amplified) if now.held else solved.amplified,
         correction=solved.first,
         earlier=now.correction if now.held > 0 else None,
         failures=0,
@@ -232,6 +244,7 @@ class _Solved(NamedTuple):
     """The first ``u``."""
     iterations: int
     finite: bool
+    amplified: float
 
 
 def _newton(
@@ -248,11 +261,12 @@ def _newton(
     iteration = now.matrix.iteration or partial(_iteration, system, now.matrix.solve)
     h, both = now.h, gain.both[:2]
     rate, error, before, done, finite, first = now.rate, np.inf, 0.0, False, True, at[0]
+    amplified = 1.0
     sums = system.xp.zeros_like(at)
     for k in range(_ITERATIONS):
         longest = 1.0 if k == 0 and judged else _DIVERGES * before if before > 0.0 else np.inf
-        u, v, length = iteration(t, at, h, weight, longest / gain.error)
-        length *= gain.error
+        u, v, length, twice = iteration(t, at, h, weight, longest / gain.error)
+        length, twice = gain.error * length, gain.error * twice
         finite = math.isfinite(length)
         if not finite:
             break
@@ -266,9 +280,13 @@ def _newton(
             if rate > _DIVERGES:
                 break
         assert v is not None
-        finite = math.isfinite(v.sum())  # an iterative solver may give up
+        finite = math.isfinite(twice)  # an iterative solver may give up
         if not finite:
             break
+        if k == 0 and length > 0.0:
+            amplified = twice / length
+            if judged and amplified > _AMPLIFIED:
+                break
         sums, at = over(system.xp, vectors.moved)(sums, at, both, v, u)
         before = length
         done = length * min(1.0, rate) < _ENOUGH * min(1.0, max(error, _LEAST))
@@ -280,18 +298,19 @@ def _newton(
         attempted=counts.attempted + 1, f=counts.f + k + 1, solves=counts.solves + 2 * k + 1 + done
     )
     now = now._replace(rate=rate, counts=counts)
-    return now, _Solved(done, error, sums, first, k, finite)
+    return now, _Solved(done, error, sums, first, k, finite, amplified)
 
 
 def _iteration(
     system: System, solve: Solve, t: float, at: Any, h: float, weight: Any, longest: float
-) -> tuple[Any, Any, float]:
-    """``u = W z``, ``v = W u`` and the length of ``u``; no ``v`` where that is too long."""
+) -> tuple[Any, Any, float, float]:
+    """``u = W z``, ``v = W u`` and their lengths; no ``v`` where ``u`` is too long."""
     u = solve(system.residual(t, at[0], at[1], h))
     length = _norm(system.xp, u, weight)
     if not length <= longest:
-        return u, None, length
-    return u, solve(u if system.mass is None else system.mass(u)), length
+        return u, None, length, length
+    v = solve(u if system.mass is None else system.mass(u))
+    return u, v, length, _norm(system.xp, v, weight)
 
 
 def _norm(xp: Any, u: Any, weight: Any) -> float:
@@ -334,6 +353,7 @@ def _raised(
         change = _norm(system.xp, now.correction - now.earlier, weight) / (q + 1)
         above = _factor(gains(q + 1).error * change, q + 1)
         factor, raised = max(factor, above), above >= factor
+    factor = min(factor, _room(now.amplified))
     factor = float(np.clip(factor, _SHRINK, _GROWTH))
     if raised:
         now = _with_one_more(system.xp, now, highest)
@@ -354,6 +374,12 @@ def _with_one_more(xp: Any, now: Standing, before: np.ndarray) -> Standing:
     q = now.order
     following = (now.x[q] - before)[None] / (q + 1)
     return now._replace(x=xp.concatenate([now.x, following]))
+
+
+def _room(amplified: float) -> float:
+    """How many times as long a step may be by what ``W`` does: ``γ h λ = 1 - 1/amplified``."""
+    now = 1.0 - 1.0 / amplified if amplified > 1.0 else 0.0
+    return (1.0 - 1.0 / _AMPLIFIED) / now if now > 0.0 else np.inf
 
 
 def _factor(error: float, q: int) -> float:

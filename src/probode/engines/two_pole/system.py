@@ -29,6 +29,8 @@ from probode.programs.sparse_jacobian import (
 
 _LARGEST_FULL = 4000
 """Components up to which a Jacobian without a pattern is written out."""
+_FEW_COLOURS = 100
+"""Products with the Jacobian that its diagonal is worth, unasked."""
 _FEW_IN_NUMPY = 20_000
 """Components up to which a call of NumPy's takes no longer than handing arrays to XLA and back."""
 
@@ -46,7 +48,8 @@ class Asked(NamedTuple):
     function: Callable[[float, np.ndarray], np.ndarray] | None = None
     """The function itself, if it is NumPy's, of which the field is a trace."""
     linear: str = "auto"
-    preconditioner: Callable[..., Any] | None = None
+    preconditioner: Callable[..., Any] | str | None = None
+    """``None``: Jacobi's, where the pattern is known."""
 
     @property
     def says_where(self) -> bool:
@@ -73,12 +76,34 @@ def system_of(field: Any, t0: float, y0: np.ndarray, order: int, asked: Asked) -
                 "linear='krylov' needs products J v, by JAX: `fun` cannot be traced. Give "
                 "`jac_sparsity`, or write it with operations that JAX knows."
             )
-        linear = Krylov(field, asked.preconditioner, mass)
+        given = asked.preconditioner
+        diagonal = _diagonal(field, t0, y0, asked) if given in (None, "jacobi") else None
+        linear = Krylov(field, given if callable(given) else None, diagonal, mass)
         weighed = None if mass is None else linear.weighed
         sizes = (order, weighed, linear.invert(invert), d, mass, None, jnp)
         return System(linear.f, lambda t, y: (t, y), linear, *sizes)
     jacobian = _jacobian(field, f, t0, y0, asked)
     return System(f, jacobian, Direct(d, mass), *rest)
+
+
+def _diagonal(
+    field: Field, t0: float, y0: np.ndarray, asked: Asked
+) -> Callable[[float, Any], np.ndarray] | None:
+    """That of the Jacobian, where its pattern is known; unasked, where a few products find it."""
+    own: Any = None
+    if asked.says_where:
+        own = _jacobian(field, _evaluation(field), t0, y0, asked._replace(jac=None))
+    else:
+        own = _own_jacobian(field)
+    if own is None and asked.preconditioner == "jacobi":
+        raise ValueError(
+            "preconditioner='jacobi' needs the diagonal of the Jacobian, and by its program every "
+            "component depends on most others: give `jac_sparsity`, or preconditioner='none'."
+        )
+    if not isinstance(own, TracedJacobian):
+        return None
+    few = asked.preconditioner is not None or own.coloured.count <= _FEW_COLOURS
+    return own.diagonal if few else None
 
 
 def _evaluation(field: Field) -> Callable[[float, np.ndarray], np.ndarray]:

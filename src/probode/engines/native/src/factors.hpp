@@ -73,16 +73,21 @@ struct PlainBandFactors : OrderedFactors {
   void solve_in_order(double* x) const override { band.solve(x); }
 };
 
-// The one that suits a band of these widths, its rows one after the other; none, if it is singular.
+// Of the identity times `one` + `c` times a band of these widths, its rows one after the other, by what suits it; none, if
+// that is singular.
 template <int B = 1>
-std::shared_ptr<OrderedFactors> factorised_band(long d, int below, int above, std::vector<double> entries) {
+std::shared_ptr<OrderedFactors> factorised_band(long d, int below, int above, const std::vector<double>& band, double c,
+                                                double one) {
   if constexpr (B <= 4) {
-    if (below != B || above != B) return factorised_band<B + 1>(d, below, above, std::move(entries));
+    if (below != B || above != B) return factorised_band<B + 1>(d, below, above, band, c, one);
     auto plain = std::make_shared<PlainBandFactors<B>>();
-    if (plain->band.factorise(d, entries.data())) return plain;
+    if (plain->band.factorise(d, band.data(), c, one)) return plain;
   }
   auto made = std::make_shared<BandFactors>();
-  made->d = d, made->below = below, made->above = above, made->upper = std::move(entries);
+  made->d = d, made->below = below, made->above = above, made->upper.resize(band.size());
+  const long w = below + above + 1;
+  for (size_t i = 0; i < band.size(); ++i) made->upper[i] = c * band[i];
+  for (long i = 0; i < d; ++i) made->upper[i * w + below] += one;
   if (!made->factorise()) return nullptr;
   return made;
 }

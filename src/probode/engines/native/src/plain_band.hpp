@@ -16,19 +16,21 @@ class PlainBand {
  public:
   static constexpr int W = 2 * B + 1;
 
-  // Row i of `band` has the columns i-B .. i+B. False: rows would have to be exchanged, or it is singular.
-  bool factorise(long n, const double* band) {
+  // Of the identity times `one` + `c` times a band, whose row i has the columns i-B .. i+B. False: rows would have to be
+  // exchanged, or it is singular.
+  bool factorise(long n, const double* band, double c, double one) {
     n_ = n, m_ = (n - B) / 2;
     if (m_ < B) return false;
     const long other = n - B - m_;
     down_.resize((m_ + B) * W), up_.resize((other + B) * W);
     double both[B][B] = {};
-    auto forward = [&](long i, int j) { return band[i * W + j]; };
-    auto backward = [&](long i, int j) { return band[(n - 1 - i) * W + (W - 1 - j)]; };
+    auto entry = [&](long k, bool diagonal) { return c * band[k] + (diagonal ? one : 0.0); };
+    auto forward = [&](long i, int j) { return entry(i * W + j, j == B); };
+    auto backward = [&](long i, int j) { return entry((n - 1 - i) * W + (W - 1 - j), j == B); };
     if (!eliminate(m_, forward, down_.data(), both, false)) return false;
     if (!eliminate(other, backward, up_.data(), both, true)) return false;
     for (int r = 0; r < B; ++r)
-      for (int c = 0; c < B; ++c) both[r][c] += band[(m_ + r) * W + B + c - r];
+      for (int k = 0; k < B; ++k) both[r][k] += entry((m_ + r) * W + B + k - r, k == r);
     return invert(both);
   }
 

@@ -17,7 +17,7 @@ constexpr int kHighestOrder = 5;
 // Constants of step.py, in this order.
 struct Habits {
   double iterations, enough, least, diverges, slow, mistrust, old, safety, growth, shrink, longer, shorter, careful, same,
-      far, anew, stretch;
+      far, anew, stretch, amplified;
 };
 
 struct TwoPoleGain {
@@ -278,19 +278,19 @@ class TwoPole final : public Machine {
     if (!error_.carries()) used_ = nullptr;
     const double c = gain().gamma * h_;
     const int below = jacobian_->below, w = below + jacobian_->above + 1;
-    std::vector<double> entries(d_ * w);
-    for (long i = 0; i < d_ * w; ++i) entries[i] = -c * jacobian_->entries[i];
-    if (mass_ == nullptr) {
-      for (long i = 0; i < d_; ++i) entries[i * w + below] += 1.0;
-    } else {
+    std::vector<double> weighed;
+    if (mass_ != nullptr) {
+      weighed.resize(d_ * w);
+      for (long i = 0; i < d_ * w; ++i) weighed[i] = -c * jacobian_->entries[i];
       const std::vector<int32_t> place = jacobian_->places();
       for (long row = 0; row < d_; ++row)
         for (int32_t p = mass_->ends[row]; p < mass_->ends[row + 1]; ++p) {
           const long column = mass_->columns[p], i = place.empty() ? row : place[row];
-          entries[i * w + (place.empty() ? column : place[column]) - i + below] += mass_->entries[p];
+          weighed[i * w + (place.empty() ? column : place[column]) - i + below] += mass_->entries[p];
         }
     }
-    auto made = factorised_band(d_, below, jacobian_->above, std::move(entries));
+    auto made = mass_ == nullptr ? factorised_band(d_, below, jacobian_->above, jacobian_->entries, -c, 1.0)
+                                 : factorised_band(d_, below, jacobian_->above, weighed, 1.0, 0.0);
     singular_ = made == nullptr;
     if (singular_) return;
     made->order = jacobian_->order;
@@ -321,6 +321,7 @@ class TwoPole final : public Machine {
     matrix_->solve(u, spare);
     const double total = sum_of(d_, [&](long i) { return square_of(u[i] * weight[i]); });
     const double length = gain.error * std::sqrt(total / d_);
+    double amplified = k == 0 ? 1.0 : first_amplified_;
     bool done = false, finite = std::isfinite(length), broken = !finite;
     if (finite && k == 0) {
       failed_error_ = length;
@@ -337,8 +338,12 @@ class TwoPole final : public Machine {
       else
         mass_->multiply(d_, u, v);
       matrix_->solve(v, spare);
-      finite = std::isfinite(sum_of(d_, [&](long i) { return v[i]; }));
-      broken = !finite;
+      const double again = sum_of(d_, [&](long i) { return square_of(v[i] * weight[i]); });
+      broken = !(finite = std::isfinite(again));
+      if (finite && k == 0 && total > 0.0) {
+        amplified = std::sqrt(again / total);
+        broken = amplified > habits_.amplified;
+      }
     }
     if (!broken) {
       done = length * std::min(1.0, rating_) < habits_.enough * std::min(1.0, std::max(failed_error_, habits_.least));
@@ -351,7 +356,7 @@ class TwoPole final : public Machine {
       if (!done && k + 1 < static_cast<int>(habits_.iterations)) {
         const double a0 = gain.alpha[0], b0 = gain.beta[0], a1 = gain.alpha[1], b1 = gain.beta[1];
         for (long i = 0; i < d_; ++i) y[i] -= a0 * v[i] + b0 * u[i], slope[i] -= a1 * v[i] + b1 * u[i];
-        ++iteration_;
+        ++iteration_, first_amplified_ = amplified;
         *t = target_;
         return true;
       }
@@ -363,6 +368,10 @@ class TwoPole final : public Machine {
       fail(std::max(habits_.shrink, habits_.safety * std::pow(failed_error_, -1.0 / (order() + 1))), finite, stale);
       return rejected(t, y);
     }
+    if (amplified > habits_.amplified) {
+      fail(std::max(habits_.shrink, habits_.safety * room_to_grow(amplified)), finite, false);
+      return rejected(t, y);
+    }
     if (!done) {
       if (age_ > 0) {
         forget_jacobian();
@@ -372,6 +381,7 @@ class TwoPole final : public Machine {
       }
       return rejected(t, y);
     }
+    amplified_ = held_ > 0 ? std::max(amplified_, amplified) : amplified;
     accept(k);
     return error_.carries() ? carried(error_.passed(t_, x(0), h_, used_, t, y, work()), t, y) : went_on(t, y);
   }
@@ -472,6 +482,7 @@ class TwoPole final : public Machine {
       raised = above >= factor;
       factor = std::max(factor, above);
     }
+    factor = std::min(factor, room_to_grow(amplified_));
     factor = std::min(std::max(factor, habits_.shrink), habits_.growth);
     if (raised) {
       x_.resize((q + 2) * d_);
@@ -481,6 +492,12 @@ class TwoPole final : public Machine {
     }
     following_ = h_ * factor;
     changed_length();
+  }
+
+  // How many times as long a step may be by what W does: γ h λ = 1 - 1/amplified.
+  double room_to_grow(double amplified) const {
+    if (!(amplified > 1.0)) return std::numeric_limits<double>::infinity();
+    return (1.0 - 1.0 / habits_.amplified) / (1.0 - 1.0 / amplified);
   }
 
   double factor_of(double error, int q) const {
@@ -543,6 +560,7 @@ class TwoPole final : public Machine {
   bool matrix_room_ = false, has_jacobian_ = false, singular_ = false, resolved_ = true, finishing_ = false;
   int age_ = 0, held_ = 0, failures_ = 0, known_errors_ = 0, iteration_ = 0, exit_ = 0, status_ = kRunning;
   double rate_ = 1.0, rating_ = 1.0, before_length_ = 0.0, failed_error_ = 0.0, recent_[3] = {}, scale_ = 0.0;
+  double first_amplified_ = 1.0, amplified_ = 1.0;  // largest |W u| / |u| since the length or the order was changed
   double std_ = 0.0, noise_ = 0.0, target_ = 0.0, before_t_ = 0.0;
   double save_ = std::numeric_limits<double>::quiet_NaN();
   long attempts_ = 0, wanted_ = 0, taken_ = 0;

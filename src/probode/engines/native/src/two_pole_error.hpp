@@ -46,10 +46,10 @@ class ErrorTransport {
   int behind() const { return behind_; }
 
   void start(double t, const double* y) {
-    e_.assign(d_, 0.0), he_.assign(d_, 0.0);
+    e_.assign(d_, 0.0), he_.assign(d_, 0.0), last_.assign(d_, 0.0);
     nodes_.push_back({t, copied(y), 0.0, nullptr});
     if (!watched_) return;
-    last_t_ = t, last_.assign(d_, 0.0), square_.assign(d_, 0.0), largest_.assign(d_, 0.0);
+    last_t_ = t, square_.assign(d_, 0.0), largest_.assign(d_, 0.0);
     low_.assign(y, y + d_), high_.assign(y, y + d_);
     save(t);
   }
@@ -133,9 +133,12 @@ class ErrorTransport {
   bool iterations(double* t, double* y) {
     const Node& here = nodes_[index()];
     find_slope(index());
-    for (long i = 0; i < d_; ++i) e_[i] += he_[i];
     round_ = 0, rounds_ = rate_ < quick_ ? 1 : 2;
-    return wanted(here, t, y);
+    last_.swap(e_);
+    const double* value = here.y.get();
+    for (long i = 0; i < d_; ++i) e_[i] = last_[i] + he_[i], y[i] = value[i] - e_[i];
+    *t = here.t;
+    return true;
   }
 
   bool iterate(const double* f, double* t, double* y, Work work) {
@@ -155,15 +158,23 @@ class ErrorTransport {
     std::memcpy(v, work.weighed(d_, u, work.a), sizeof(double) * d_);
     here.used->solve(v, work.b);
     const double *value = here.y.get(), floor = small_ * largest_value_ + tiny_;
-    const double moved = sum_of(d_, [&](long i) {
-      const double change = a0 * v[i] + b0 * u[i];
-      e_[i] -= change;
-      he_[i] -= a1 * v[i] + b1 * u[i];
-      return square_of(change / (std::fabs(value[i]) + floor));
-    });
+    double moved = 0.0, off = 0.0, size = 0.0;
+    for (long begin = 0; begin < d_; begin += kBlock) {
+      const long some = std::min(d_, begin + kBlock) - begin;
+      double changes[kBlock], errors[kBlock], values[kBlock];
+      for (long k = 0, i = begin; k < some; ++k, ++i) {
+        const double change = a0 * v[i] + b0 * u[i], scale = 1.0 / (std::fabs(value[i]) + floor);
+        e_[i] -= change;
+        he_[i] -= a1 * v[i] + b1 * u[i];
+        changes[k] = change * scale, errors[k] = e_[i] * scale, values[k] = value[i] * scale;
+      }
+      moved += sum_of(some, [&](long k) { return square_of(changes[k]); });
+      off += sum_of(some, [&](long k) { return square_of(errors[k]); });
+      size += sum_of(some, [&](long k) { return square_of(values[k]); });
+    }
     moved_[round_] = std::sqrt(moved / d_);
     if (++round_ < rounds_) return wanted(here, t, y);
-    judge(value, floor);
+    judge(std::sqrt(off / d_), std::sqrt(size / d_));
     h_ = h;
     f_ += evaluations_ + rounds_;
     note(here);
@@ -172,11 +183,8 @@ class ErrorTransport {
     return dropped();
   }
 
-  void judge(const double* value, double floor) {
-    const double off =
-        std::sqrt(sum_of(d_, [&](long i) { return square_of(e_[i] / (std::fabs(value[i]) + floor)); }) / d_);
-    const double size =
-        std::sqrt(sum_of(d_, [&](long i) { return square_of(value[i] / (std::fabs(value[i]) + floor)); }) / d_);
+  // Root mean squares of the error and of the value, relative to the latter.
+  void judge(double off, double size) {
     if (!std::isfinite(off)) {
       rate_ = 1.0;
       return;
@@ -249,7 +257,6 @@ class ErrorTransport {
     }
     save(node.t);
     last_t_ = node.t;
-    std::copy(e_.begin(), e_.end(), last_.begin());
   }
 
   void save(double t) {
