@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from attempts import assert_finite, attempt
 
+import probode
 from probode import EK0, EK1, Status
 
 GUARD = 30_000
@@ -139,3 +140,12 @@ def test_a_start_that_is_not_finite_with_save_at(save_at, rows):
 def test_a_failed_solve_can_be_shown(args, save_at):
     posterior = attempt(decay_until, y0=1.0, args=args, save_at=save_at, max_steps=1000)
     assert posterior.message in repr(posterior)
+
+
+def test_a_solve_that_reaches_no_save_point_still_tells_how_far_it_came():
+    """With calibrated error bars, of which there are none."""
+    options = {"save_at": [50.0, 100.0], "max_steps": 8, "calibration": "defect"}
+    found = probode.solve(lambda t, y: -y, (0.0, 100.0), np.ones(5), solver=EK0(3), **options)
+    assert found.status == Status.MAX_STEPS
+    assert found.stats.steps == 8
+    assert found.mean.shape == found.std.shape == (0, 5)

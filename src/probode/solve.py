@@ -10,16 +10,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from probode.base.blas import one_blas_thread
 from probode.base.errors import check_choice
 from probode.base.limits import Limits, in_words
 from probode.base.precision import double_precision, inside_trace, is_traced, on_host
 from probode.base.status import Status
 from probode.base.waiting import doing
+from probode.engines import saved_from_rows
 from probode.engines.choice import engine_for, name_in_trace
 from probode.engines.fallback import Fallback, may_lack_derivatives, value_at
 from probode.engines.in_jax import smooth_saved, solve_saving
-from probode.engines.kept import state_bytes, working_bytes
-from probode.engines.monitor import Monitor, Progress, one_blas_thread
+from probode.engines.kept import refuse_what_cannot_fit, state_bytes, working_bytes
+from probode.engines.monitor import Monitor, Progress
 from probode.engines.protocol import Engine, Inputs
 from probode.filter import loop, saving, smooth
 from probode.filter.control import Control, PControl, PIControl
@@ -176,6 +178,7 @@ def solve(
             assert equation.function is not None
             equation = dataclasses.replace(equation, function=box.around(equation.function))
             jac = box.around(jac) if callable(jac) else jac
+        refuse_what_cannot_fit(solver.order, int(np.size(y0)) // equation.order, limits)
         grid = None if grid is None else grid_times(grid, t0, t1)
         times = None if save_at is None else save_times(save_at, t0, t1)
         diagonal = solver.jacobian == "diagonal"
@@ -232,6 +235,8 @@ def solve(
         wanted = "times" if times is not None else "grid" if traced else "steps"
         if at_end and beside is None and not (traced and max_steps is not None):
             wanted = "end"
+        elif wanted == "times" and not (traced or smooth or beside or method.prior.per_step):
+            wanted = "steps" if saved_from_rows.pays(method) else wanted
         engine = engine_for(method, steps, wanted)
 
         def finish(path: Path, final: loop.Solve, status: Any, limits: Limits) -> Posterior:
@@ -328,6 +333,8 @@ def _solve_saving(
     if wanted == "end":
         solve, status, _ = engine.run(given, monitor, keep=False)
         kept = saving.saving_of_end(method, solve, smoothing)
+    elif wanted == "steps":
+        kept, status = saved_from_rows.solve_saving(engine, given, times, monitor)
     else:
         kept, status = solve_saving(given, times, smoothing, monitor, beside)
     final = kept.solve if on_host(kept.solve.status) else jax.tree.map(np.asarray, kept.solve)
@@ -379,10 +386,11 @@ def _solve_traced(
 
 
 def _stats(method: Method, final: loop.Solve, extra: int, evaluated: str) -> Stats:
-    attempted, accepted, f, jacobians, factorisations = final.counts
+    attempted, accepted, f, jacobians, factorisations, again = final.counts
     if f is None:
-        f = method.f_evaluations(attempted, accepted) + extra
-        jacobians = method.jacobian_evaluations(attempted, accepted)
+        steps = attempted, accepted, 0 if again is None else again
+        f = method.f_evaluations(*steps) + extra
+        jacobians = method.jacobian_evaluations(*steps)
     assert jacobians is not None
     return Stats(
         steps=attempted,

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from probode.base.blas import one_blas_thread
 from probode.base.compile import compiled
 from probode.base.precision import on_host
 from probode.engines.kept import padded, state_bytes
-from probode.engines.monitor import one_blas_thread
 from probode.filter.loop import Rows
 from probode.filter.smooth import Marginals, interpolate
 from probode.filter.step import Method, State, extrapolate

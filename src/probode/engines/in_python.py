@@ -75,13 +75,14 @@ class _Given:
 
 
 class _InTurn:
-    """The evaluations of a step that is linearised more than once, in the order of its trace."""
+    """The evaluations of a step that may be linearised again, in the order of its trace."""
 
-    def __init__(self, given: list[_Given]) -> None:
-        self._given = iter(given)
+    def __init__(self, first: _Given, again: _Given) -> None:
+        self._given, self._again = first, again
 
     def jacobian(self, t: Array, y: Array) -> tuple[Array, Array]:
-        return next(self._given).jacobian(t, y)
+        given, self._given = self._given, self._again
+        return given.jacobian(t, y)
 
 
 def _blank(method: Method) -> Solve:
@@ -93,7 +94,7 @@ def _blank(method: Method) -> Solve:
         scale=jnp.zeros((d,) if method.diffusion.varies_by_component else ()),
         control=ControlState(zero, zero, count, jnp.zeros((), bool)),
         evidence=Evidence.empty(d, method.diffusion.multivariate),
-        counts=Counts(count, count),
+        counts=Counts(count, count, again=count if method.error == "correction" else None),
         status=count,
         reference=zero,
     )
@@ -133,7 +134,7 @@ class Pieces(NamedTuple):
     corrected: Callable[..., Array] | None
     """``(settings, packed, f)`` to ``(accepted, y...)``: where a second evaluation is wanted."""
     leads: Callable[..., Array] | None
-    """``(settings, packed, evaluation)`` to ``y``: where a second linearisation is wanted."""
+    """``(settings, packed, evaluation)`` to ``(again, y...)``: whether to linearise there, too."""
     ask: Callable[[Array, Solve], Request]
     """``(settings, solve)``: where a solve that was changed goes on."""
     unpack_rows: Callable[[np.ndarray], Rows]
@@ -179,7 +180,7 @@ def _pieces(tree: Any, shapes: tuple[tuple[int, ...], ...]) -> Pieces:
         method, control, t1 = settings_of(settings)
         if method.error == "correction":
             twice = [_Given(one[:d], one[d:].reshape(d, d)) for one in jnp.split(evaluation, 2)]
-            found: Any = _InTurn(twice)
+            found: Any = _InTurn(*twice)
             given = loop.advance(method, found, control, _unpack(method, packed), t1)
             return request(method, control, given[0], t1, given[1])
         j = evaluation[d:] if method.jacobian != "none" else None
@@ -206,7 +207,9 @@ def _pieces(tree: Any, shapes: tuple[tuple[int, ...], ...]) -> Pieces:
         solve = _unpack(method, packed)
         t = control.next_time(solve.control, solve.state.t, t1)
         given = _Given(evaluation[:d], evaluation[d:].reshape(d, d))
-        return method.equation.read(leads_to(method, given, solve.state, t))
+        measure = loop.measure_of(method, control, solve.state, t)
+        again, mean = leads_to(method, given, solve.state, t, measure)
+        return jnp.concatenate([again[None].astype(float), method.equation.read(mean)])
 
     @compiled()
     def ask(settings: Array, solve: Solve) -> Request:
@@ -497,9 +500,12 @@ def steps(
             corrected = np.asarray(pieces.corrected(settings, request.packed, f))
             evaluation = np.concatenate([f, function(t, corrected[1:]) if corrected[0] else f])
         if pieces.leads is not None and jacobian is not None:
-            y = np.asarray(pieces.leads(settings, request.packed, evaluation))
-            f = function(t, y)
-            evaluation = np.concatenate([evaluation, f, jacobian(t, y, f).reshape(-1)])
+            leads = np.asarray(pieces.leads(settings, request.packed, evaluation))
+            second = evaluation
+            if leads[0]:
+                f = function(t, leads[1:])
+                second = np.concatenate([f, jacobian(t, leads[1:], f).reshape(-1)])
+            evaluation = np.concatenate([evaluation, second])
         request = advance(settings, request.packed, evaluation)
         numbers = np.asarray(request.numbers)
         if numbers[0]:

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
-from probode.base.limits import Limits
+from probode.base.limits import Limits, in_words
 from probode.engines.protocol import UNLIMITED, Carry, Engine, Fill
 from probode.filter.loop import Rows
 from probode.filter.smooth import Marginals
@@ -20,6 +20,10 @@ MOST_ROWS = 1024
 """In a chunk."""
 _WORKING_MATRICES = 24
 """Square matrices as large as a dense factor that a step, smoothing it, and a chunk make use of."""
+_WORKING_VECTORS = 30
+"""Vectors that a step without matrices and its start make use of, besides eight per derivative.
+
+With a million components and no step kept 42 and eleven were seen."""
 _CALIBRATION_NUMBERS = 32
 """Numbers per component and step that a calibration makes on its way."""
 _CARRIED_NUMBERS = 12
@@ -75,7 +79,25 @@ def needed_when_sparse(method: Method, steps: int) -> float:
 
 def working_bytes(method: Method) -> float:
     """Memory that a step takes, however many there are."""
-    return _WORKING_MATRICES * state_bytes(method) if isinstance(method.structure, Dense) else 0.0
+    if isinstance(method.structure, Dense):
+        return _WORKING_MATRICES * state_bytes(method)
+    return _least_bytes(method.structure.n, method.structure.d)
+
+
+def _least_bytes(n: int, d: int) -> float:
+    """A start, the state, what is predicted of it, and what a step makes on its way."""
+    return 8.0 * (8 * n + _WORKING_VECTORS) * d
+
+
+def refuse_what_cannot_fit(order: int, d: int, limits: Limits) -> None:
+    """Before anything is made of ``d`` components: the vectors of one step must fit."""
+    least = _least_bytes(order + 1, d)
+    if not limits.allows(least):
+        raise ValueError(
+            f"one step at order {order} with d = {d} components takes {in_words(least)} even if "
+            f"nothing is kept, more than max_memory = {in_words(limits.memory)} (by default half "
+            "of what is free). Use a lower order, or a larger max_memory."
+        )
 
 
 SPARSE_FROM = 256 * 2**20

@@ -32,6 +32,11 @@ from probode.programs.field import Field
 
 CHUNK_SECONDS = 0.2
 """How long a chunk of steps may take at most: the kernel looks at the clock itself."""
+_LARGE = 2**19
+"""Numbers in a solve from which on XLA is called for each evaluation, not for a chunk of steps.
+
+A step takes milliseconds then. A chunk's results are new memory, whose pages cost as much again.
+"""
 
 
 NOT_BEGUN = Carry(SimpleNamespace(status=Status.RUNNING.value, counts=SimpleNamespace(attempted=0)))
@@ -41,8 +46,8 @@ NOT_BEGUN = Carry(SimpleNamespace(status=Status.RUNNING.value, counts=SimpleName
 def traceable_steps(to_do: Given, rows: int, limits: Limits) -> Fill:
     """Chunks of at most ``rows`` steps with a traced vector field: listed, or compiled.
 
-    With ``rows`` zero no step is kept: memory for the current state only. A chunk ends where a
-    step across begins.
+    With ``rows`` zero no step is kept: memory for the current state only, which large solves change
+    where it is. A chunk ends where a step across begins.
     """
     # Stops are for the steps: the start knows the first of them as the end.
     method, initialization, field, control, t0, t1, y0 = to_do.inputs
@@ -50,6 +55,11 @@ def traceable_steps(to_do: Given, rows: int, limits: Limits) -> Fill:
     plain = control.without_stops()
     layout, inputs = layout_of(method), (field, plain, t0, end, y0)
     lists = lists_of(method, initialization, field, plain, end)
+    room = _Room(layout, rows)
+
+    def evaluated(t: float, y: np.ndarray) -> tuple[Array, Array]:
+        found: tuple[Array, Array] = _evaluated(method.jacobian, field, t, y)
+        return found
 
     def fill(carry: Carry, attempts: int, wanted: int) -> tuple[Carry, Rows]:
         until = to_do.until(t0 if carry.form is None else carry.solve.state.t)
@@ -65,6 +75,14 @@ def traceable_steps(to_do: Given, rows: int, limits: Limits) -> Fill:
             lists.run(given, state, buffer)
             return _after(layout, state, buffer, until != t1)
         begun = carry.form is not None
+        if layout.state > _LARGE:
+            state = (
+                room.state(carry) if begun else np.array(_begin(method, initialization, *inputs))
+            )
+            buffer = room.rows()
+            with turn(alone=field.calls_libraries):
+                _drive(layout, given, state, buffer, evaluated)
+            return _after(layout, state, buffer, until != t1)
         vector = carry.form if begun else np.zeros(layout.state)
         with turn(alone=field.calls_libraries):
             outcome = _steps(method, initialization, rows, *inputs, given, begun, vector)
@@ -77,29 +95,63 @@ def traceable_steps(to_do: Given, rows: int, limits: Limits) -> Fill:
 def python_steps(to_do: Given, rows: int, limits: Limits) -> Fill:
     """Chunks of steps with a vector field that only Python can evaluate."""
     method, t1, (function, jacobian) = to_do.inputs.method, to_do.inputs.t1, to_do.inputs.field
-    library, layout = load(), layout_of(method)
-    assert library is not None
-    f = np.empty(layout.d)
-    matrix = np.empty((layout.d, layout.reads) if method.jacobian == "full" else layout.reads)
+    layout = layout_of(method)
+    room = _Room(layout, rows)
+
+    def evaluated(t: float, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        slope = function(t, y)
+        value = _NO_JACOBIAN if jacobian is None else jacobian(t, y, slope)
+        return slope, value if method.jacobian == "full" else diagonals(value)
 
     def fill(carry: Carry, attempts: int, wanted: int) -> tuple[Carry, Rows]:
-        vector, buffer = carry.form.copy(), take((rows + 1) * layout.row)
+        vector, buffer = room.state(carry), room.rows()
         until = to_do.until(carry.solve.state.t)
         given = _settings(to_do, until, rows, carry, attempts, wanted, limits)
-        open_chunk, advance = library.probode_open, library.probode_advance
-        memory = [address(x) for x in (given, vector, buffer, f, matrix)]
-        y = vector[1 : 1 + layout.reads]
-        go = open_chunk(*memory[:3])
-        while go:
-            t = float(vector[0])
-            f[:] = slope = function(t, y)
-            if jacobian is not None:
-                value = jacobian(t, y, slope)
-                matrix[...] = value if method.jacobian == "full" else diagonals(value)
-            go = advance(*memory)
+        _drive(layout, given, vector, buffer, evaluated)
         return _after(layout, vector, buffer, until != t1)
 
     return fill
+
+
+_NO_JACOBIAN = np.zeros(0)
+
+
+class _Room:
+    """Memory of a chunk: a copy of the state before it, and room for so many rows.
+
+    Of large solves that keep nothing always the same.
+    """
+
+    def __init__(self, layout: Layout, rows: int) -> None:
+        self._count = (rows + 1) * layout.row
+        self._same = take(layout.row) if rows == 0 and layout.state > _LARGE else None
+
+    def state(self, carry: Carry) -> np.ndarray:
+        """To be changed."""
+        vector: np.ndarray = carry.form.copy() if self._same is None else carry.form
+        return vector
+
+    def rows(self) -> np.ndarray:
+        """To be written."""
+        return take(self._count) if self._same is None else self._same
+
+
+def _drive(
+    layout: Layout,
+    given: np.ndarray,
+    state: np.ndarray,
+    rows: np.ndarray,
+    evaluated: Callable[[float, np.ndarray], tuple[Any, Any]],
+) -> None:
+    """Evaluate and step until the kernel says stop; the state and the rows are changed in place."""
+    library = load()
+    assert library is not None
+    advance, memory = library.probode_advance, [address(x) for x in (given, state, rows)]
+    y = state[1 : 1 + layout.reads]
+    go = library.probode_open(*memory)
+    while go:
+        slope, jacobian = (np.ascontiguousarray(x, float) for x in evaluated(float(state[0]), y))
+        go = advance(*memory, address(slope.reshape(layout.d)), address(jacobian))
 
 
 def _settings(
@@ -196,6 +248,7 @@ def smooth_rows(method: Method, rows: Rows, last: Marginals, limits: Limits) -> 
 
 _pack = compiled()(pack)
 _begin = compiled(1)(begin)
+_evaluated = compiled(0)(evaluate)
 
 
 @compiled(1, 2, alone=False)
