@@ -4,20 +4,29 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from probode.base.errors import check_choice
 from probode.base.limits import Limits
-from probode.base.precision import double_precision
 from probode.base.status import Status
 from probode.base.waiting import doing
-from probode.filter.control import Control, GridSteps, PControl, PIControl
+from probode.engines.kept import refuse_what_cannot_fit
+from probode.filter.control import PControl
 from probode.filter.given import break_times, check_limits
-from probode.filter.solvers import EK1, SparseEK1
+from probode.filter.solvers import Solver, SparseEK1
 from probode.global_error.schemes import MODES
 from probode.ivp.checkpoint import opened
 from probode.ivp.constraint import box_of
+from probode.ivp.given import (
+    CONTROLS,
+    arguments_of,
+    control_of,
+    evaluation_times,
+    initial_state,
+    read_equation,
+    read_implicit,
+    with_guess,
+)
 from probode.ivp.hybrid import acts, solve_hybrid
 from probode.ivp.method import (
     METHODS,
@@ -29,25 +38,20 @@ from probode.ivp.method import (
     solvers_for,
 )
 from probode.ivp.noticed import with_notice
-from probode.ivp.options import Options, read_tolerances
+from probode.ivp.options import Options
 from probode.ivp.result import Constant, Embedding, OdeResult, Solution, state_at
 from probode.ivp.run import Carried, Task
 from probode.ivp.target import Integrated, Target, reach
 from probode.ivp.until import Pursuit
-from probode.model.equation import Equation, as_equation
+from probode.model.equation import Equation
 from probode.model.implicit import Implicit
-from probode.model.mass_matrix import MassMatrix
-from probode.model.second_order import SecondOrder
 from probode.posterior import events
 from probode.posterior.chosen import ChosenPath
-from probode.posterior.large import read as read_large
 from probode.posterior.paths import SavedPath
 from probode.posterior.posterior import Posterior
 from probode.programs.arithmetic import Guard
 
 __all__ = ["CONTROLS", "METHODS", "solve_ivp"]
-
-CONTROLS: dict[str, type[PControl]] = {"PI": PIControl, "P": PControl}
 
 _NO_COUNTS = {"nfev": 0, "njev": 0, "nlu": 0}
 _MESSAGES = {0: Status.SUCCESS.message, 1: Status.EVENT.message}
@@ -68,92 +72,100 @@ def solve_ivp(
 ) -> OdeResult:
     """Solve an initial value problem: ``scipy.integrate.solve_ivp`` with error bars.
 
-    Same call, same result fields. Plain NumPy functions are compiled where they can be traced;
-    where not, the solver is driven from Python.
+    The call and the fields of the result are SciPy's; ``y_std`` has the error bars. A function in
+    plain NumPy is compiled if it can be traced, and called from Python in every step if not.
 
     Parameters
     ----------
     fun
-        ``fun(t, y, *args)``; NumPy, plain Python or JAX. With ``second_order=True``
-        ``fun(t, y, v, *args)``, for ``y'' = fun(t, y, y')``; or an equation such as
-        ``probode.SecondOrder(fun)`` or ``probode.Implicit(fun)``.
+        ``fun(t, y, *args)`` returns ``y'``; NumPy, plain Python or JAX. With ``second_order=True``
+        ``fun(t, y, v, *args)`` returns ``y''``. Or an equation such as ``probode.Implicit(fun)``.
     t_span
-        ``(t0, tf)``; ``tf`` may be infinite if a terminal event ends the integration.
+        ``(t0, tf)``; ``tf`` may be infinite if a terminal event, or ``until``, ends the solve.
     y0
         Initial state, shape ``(n,)``; real or complex. Of second order ``[y0, v0]``: two numbers or
         vectors, or one array with values first and velocities after them. ``y``, ``y_std``, ``sol``
-        and the states of events have the same order: values, then velocities. Of an ``Implicit``
-        equation, or a tuple of two vectors: with a guess of the slope.
+        and the states of events have the same order. Of an ``Implicit`` equation ``y0``, or a tuple
+        of two vectors: ``y0`` and a guess of the slope.
     method
-        ``"EK1"`` (for stiff problems too), ``"EK0"`` (cheap, non-stiff, large), ``"DiagonalEK1"``,
-        ``"SparseEK1"`` (stiff, thousands of components; taken in the place of ``"EK1"`` where
-        ``jac_sparsity``, bands or a sparse ``jac`` are given for more than a hundred components,
-        where a step of EK1 would take a quarter of a second or its covariance not fit), ``"auto"``
-        (EK0 for larger problems, unless they turn out stiff), or a solver object such as
-        ``probode.EK1(order=8)``.
+        ``"EK1"`` (all small problems, stiff or not), ``"EK0"`` (not stiff: cheap, also for many
+        components), ``"SparseEK1"`` (stiff, up to a million components), ``"DiagonalEK1"``,
+        ``"auto"`` (EK0 for larger problems, unless they turn out stiff), or a solver object such as
+        ``probode.EK1(order=8)``. In the place of ``"EK1"``, ``SparseEK1`` is taken for more than a
+        hundred components with ``jac_sparsity``, bands or a sparse ``jac``, and where a step of EK1
+        would take a quarter of a second or its covariance would not fit into memory.
     t_eval
         Times at which to return the solution; by default the steps taken. Without ``dense_output``
         and ``events``, covariances of a large problem (from 256 MB on) are kept at these times
         only, see ``docs/performance.md``.
     dense_output
-        Whether to return ``sol``, a continuous solution.
+        Whether to return ``sol``, the solution at any time: ``sol(t)``, ``sol.std(t)``.
     events
-        Functions ``event(t, y, *args)`` whose zeros are wanted, with the attributes ``terminal``
-        and ``direction``, as in SciPy. Steps are searched inside, whatever their length. A zero at
-        the start counts if ``event`` leaves it in the wanted direction. With an attribute
-        ``reset``, a function ``reset(t, y, *args) -> y`` (or ``reset(t, y)``), the solve goes on
-        from what that returns, see ``docs/hybrid.md``; it may be a :class:`probode.Restart`, with
-        other ``args`` or another ``fun``. With ``terminal``, too, the solve ends at that
-        occurrence, before its reset.
+        Functions ``event(t, y, *args)`` whose zeros are found, with the attributes ``terminal`` and
+        ``direction``, as in SciPy. Long steps are searched inside. A zero at the start counts if
+        ``event`` leaves it in the wanted direction. With an attribute ``reset``, a function
+        ``reset(t, y, *args)`` (or ``reset(t, y)``) that returns a new state or a
+        :class:`probode.Restart`, the solve goes on from there, see ``docs/hybrid.md``; if it is
+        ``terminal`` as well, the solve ends at that occurrence, before its reset.
     vectorized
         Whether ``fun`` accepts several states as columns, shape ``(n, k)``.
     args
         Further arguments of ``fun``, of the events and of ``jac``.
     **options
-        SciPy's: ``rtol=1e-3``, ``atol=1e-6`` (numbers or arrays), ``first_step``, ``min_step``,
-        ``max_step``, ``jac`` (function or matrix, compared with ``fun`` at the start; where ``fun``
-        can be traced and ``jac`` cannot, the exact derivative takes its place), ``jac_sparsity``,
-        ``lband``, ``uband`` (then ``jac`` may be packed in bands).
-        Ours: ``max_num_steps``, ``order=5`` (SparseEK1: 4; or ``"auto"``: from the tolerance and
-        the stiffness), ``diffusion="dynamic"``, ``evaluations`` (of ``fun`` in a step of
-        EK0, 1 or 2; by default 1, and 2 where method or order are ``"auto"``),
-        ``smooth=True``, ``grid``, ``control`` ("PI", "P"), ``progress=False``,
-        ``initialization`` ("taylor", "runge-kutta", "diffuse"; by default that of the solver, and
-        "runge-kutta" for "taylor" where ``fun`` cannot be traced: see ``posterior.solver``),
-        ``time_limit`` (seconds, for everything: steps, smoothing, calibration, rounds),
-        ``max_memory`` (bytes or e.g. ``"4 GB"``; by default half of what is free), ``callback``
-        (called a few times a second with the progress; a true answer stops).
-        Error bars: ``calibration="defect"`` (of the size of the global error),
-        ``"defect-fast"`` (cheaper, coarser) or ``"model"`` (the posterior of the model as it is).
-        Second order: ``second_order=True``; ``rtol`` and ``atol`` then hold for values and
-        velocities, or have numbers for all of them, and ``jac(t, y, v, *args)`` returns the pair
-        ``(∂fun/∂y, ∂fun/∂v)`` or both side by side.
-        Mass matrices: ``mass_matrix``, for ``M y' = fun(t, y)``: a matrix, its diagonal, a sparse
-        matrix, or a function ``M(t, y, *args)``. It may be singular (a differential-algebraic
-        equation of index 1, for EK1), then a ``y0`` that does not fulfil the algebraic equations is
-        changed in its algebraic components, see ``posterior.message``. ``fun`` has to be traceable.
-        A tolerance on the answer: ``global_rtol``, ``global_atol`` (numbers or arrays; then
+        *Tolerances and steps, as in SciPy:* ``rtol=1e-3``, ``atol=1e-6`` (numbers or arrays),
+        ``first_step``, ``min_step``, ``max_step``.
+
+        *The Jacobian, as in SciPy:* ``jac`` (function or matrix), ``jac_sparsity``, ``lband``,
+        ``uband`` (then ``jac`` may be packed in bands). A ``jac`` is compared with ``fun`` at the
+        start. If ``fun`` can be traced none is needed, and the exact one takes the place of a
+        ``jac`` that cannot be.
+
+        *A tolerance on the answer:* ``global_rtol``, ``global_atol`` (numbers or arrays; then
         ``rtol`` and ``atol`` are only where to begin), met over the whole interval or, with
         ``global_at="end"``, at its end.
-        Times at which ``fun`` or its derivatives jump: ``breakpoints`` (increasing, within
-        ``t_span``, or inputs of :mod:`probode.inputs`, whose times outside of it are left out;
-        those among ``args`` are known). Steps end there and the derivatives of the solution are
-        found anew, see ``docs/hybrid.md``. Switches that can be read from ``fun`` need no mention.
-        Jumps of ``y`` at given times: ``jumps``, a list of pairs ``(time, map)`` with
-        ``map(t, y, *args) -> y`` (or ``map(t, y)``), and ``doses``, made by
-        :func:`probode.doses`. Error bars go through; ``posterior`` is then a
-        :class:`probode.PiecewisePosterior`. Events with a ``reset`` act in the same way, see
-        ``events``.
-        What the solution keeps to: ``invariants`` (functions ``g(t, y, *args)`` or ``g(y)`` that
+
+        *Error bars:* ``calibration="defect"`` (they have the size of the global error),
+        ``"defect-fast"`` (cheaper, coarser) or ``"model"`` (those of the model, unchanged).
+        ``smooth=False`` leaves out the pass backwards.
+
+        *The method:* ``order=5`` (SparseEK1: 4; or ``"auto"``: from the tolerance and the
+        stiffness), ``diffusion="dynamic"``, ``evaluations`` of ``fun`` in a step of EK0 (1 or 2;
+        by default 1, and 2 where method or order are ``"auto"``), ``initialization`` ("taylor",
+        "runge-kutta", "diffuse"; by default that of the solver, and "runge-kutta" for "taylor"
+        where ``fun`` cannot be traced: see ``posterior.solver``), ``control`` ("PI", "P"), ``grid``
+        (the times of all steps).
+
+        *Limits:* ``max_num_steps``, ``time_limit`` (seconds, for everything: steps, smoothing,
+        calibration, rounds), ``max_memory`` (bytes or e.g. ``"4 GB"``; by default half of what is
+        free), ``callback`` (called a few times a second with the progress; a true answer stops),
+        ``progress=False`` (``True`` shows a bar).
+
+        *Other equations:* ``second_order=True``; ``rtol`` and ``atol`` then hold for values and
+        velocities, or have numbers for all of them, and ``jac(t, y, v, *args)`` returns the pair
+        ``(∂fun/∂y, ∂fun/∂v)`` or both side by side. ``mass_matrix``, for ``M y' = fun(t, y)``: a
+        matrix, its diagonal, a sparse matrix, or a function ``M(t, y, *args)``. It may be singular
+        (a differential-algebraic equation of index 1, for EK1); then a ``y0`` that does not fulfil
+        the algebraic equations is changed in its algebraic components, see ``posterior.message``.
+        ``fun`` has to be traceable.
+
+        *Kinks and jumps:* ``breakpoints``, times at which ``fun`` or its derivatives jump
+        (increasing, within ``t_span``, or inputs of :mod:`probode.inputs`, whose times outside of
+        it are left out; those among ``args`` are known, and so are switches that can be read from
+        ``fun``). Steps end there and the derivatives of the solution are found anew. ``jumps`` of
+        ``y`` at given times, a list of pairs ``(time, map)`` with ``map(t, y, *args) -> y`` (or
+        ``map(t, y)``), and ``doses``, made by :func:`probode.doses`. Error bars go through;
+        ``posterior`` is then a :class:`probode.PiecewisePosterior`. See ``docs/hybrid.md``.
+
+        *What the solution keeps to:* ``invariants`` (functions ``g(t, y, *args)`` or ``g(y)`` that
         are zero along it) and ``bounds`` (a pair ``(low, high)``, ``(0, np.inf)`` for ``y >= 0``),
         see ``docs/models.md``.
-        Long times: ``until="steady"`` (or :class:`probode.Steady`) solves until nothing moves any
+
+        *Long runs:* ``until="steady"`` (or :class:`probode.Steady`) solves until nothing moves any
         longer, ``until="periodic"`` (or :class:`probode.Periodic`) until the solution repeats
-        itself; ``result.steady`` or ``result.periodic`` is what was found, with error bars, see
+        itself; ``result.steady`` or ``result.periodic`` is what was found, with error bars.
+        ``checkpoint``, a folder or a file ``name.npz`` (or :class:`probode.Checkpoint`), from which
+        the same call goes on after a kill, to the same result bit by bit. See
         ``docs/long_runs.md``.
-        Long runs: ``checkpoint``, a folder or a file ``name.npz`` (or
-        :class:`probode.Checkpoint`), from which the same call goes on after a kill, to the same
-        result bit by bit, see ``docs/long_runs.md``.
 
     Returns
     -------
@@ -173,7 +185,7 @@ def solve_ivp(
     in_pieces = acts(chosen, events) and np.size(y0) > 0
     if in_pieces:
         t0, tf = (float(t) for t in t_span)
-        times = None if t_eval is None else _evaluation_times(t_eval, t0, tf)
+        times = None if t_eval is None else evaluation_times(t_eval, t0, tf)
         call = (fun, t_span, y0, method, times, dense_output, events, vectorized, args)
     if chosen.until is not None:
         if in_pieces:
@@ -216,36 +228,39 @@ def solve_piece(
     t0, tf = (float(t) for t in t_span)
     if np.isnan(t0) or np.isnan(tf) or np.isinf(t0):
         raise ValueError(f"t_span must be a pair of numbers, got {t_span!r}.")
-    arguments = _arguments(args)
+    arguments = arguments_of(args)
     kind = read_method(method)
     if isinstance(method, str) and not isinstance(fun, Equation) and not chosen.second_order:
         kind = large_kind(kind, chosen, y0)
     if is_large(kind) and not ordered:
         chosen = chosen._replace(order=SparseEK1.order)
-    equation = _equation(fun, chosen, arguments, is_large(kind))
+    equation = read_equation(fun, chosen, arguments, is_large(kind))
     if isinstance(equation, Implicit):
-        equation, kind, chosen = _implicit(equation, kind, chosen)
+        equation, kind, chosen = read_implicit(equation, kind, chosen)
     if equation.function is None:
         raise TypeError("`fun` must be a function fun(t, y), got None.")
     fun = equation.function
-    y0, guess = _with_guess(y0, equation)
-    start = _initial_state(y0, equation)
-    slope = None if guess is None else _initial_state(guess, equation)
+    y0, guess = with_guess(y0, equation)
+    start = initial_state(y0, equation)
+    slope = None if guess is None else initial_state(guess, equation)
     if slope is not None and slope.shape != start.shape:
         raise ValueError(
             f"the guess of the slope must have the shape of `y0`, {start.shape}, got {slope.shape}."
         )
-    times = None if t_eval is None else _evaluation_times(t_eval, t0, tf)
+    times = None if t_eval is None else evaluation_times(t_eval, t0, tf)
     if start.size == 0:
         return _without_integration(t0, tf, start, times, dense_output, events, arguments)
     if t0 == tf:  # no step, whatever was said of them
         chosen = chosen._replace(grid=None, first_step=None)
 
     order = equation.order
+    least = kind.order if isinstance(kind, Solver) else chosen.order
+    least = order if isinstance(least, str) else least  # "auto": not less than that
+    refuse_what_cannot_fit(least, start.size // order, limits)
     embedding = Embedding(start.size // order, np.iscomplexobj(start), order)
     box = box_of(chosen, start, embedding)
     chosen = chosen._replace(bounds=box)
-    control = _control(chosen, t0, tf, embedding)
+    control = control_of(chosen, t0, tf, embedding)
     breakpoints = break_times(chosen.breakpoints, arguments, t0, tf, isinstance(control, PControl))
     watched = None if events is None else _prepared_events(events, arguments)
     single = single_state(fun, arguments, bool(vectorized), equation)
@@ -290,159 +305,6 @@ def solve_piece(
     if chosen.until is not None:
         result = chosen.until.concluded(result, embedding)
     return result if report is None else report.onto(result)
-
-
-def _equation(
-    fun: Any, options: Options, arguments: tuple[Any, ...], large: bool = False
-) -> Equation:
-    """What is to be solved; a function of second order if that is what was said of it.
-
-    With a ``large`` method a mass matrix is not part of the equation, but of its linear algebra.
-    """
-    if options.mass_matrix is not None and not large:
-        if options.second_order or isinstance(fun, Equation):
-            raise ValueError(
-                "mass_matrix is for functions fun(t, y) of first order: write the equation as a "
-                "system of first order, or pass probode.MassMatrix(fun, M) alone."
-            )
-        fun = MassMatrix(fun, options.mass_matrix)
-    if options.second_order and not isinstance(fun, Equation):
-        fun = SecondOrder(fun)
-    equation = as_equation(fun)
-    if large:
-        return read_large(equation, None, ())[0]
-    if options.second_order and equation.order != 2:
-        raise ValueError(
-            f"second_order=True is for functions fun(t, y, v), got {type(equation).__name__}, an "
-            f"equation of order {equation.order}: leave it out."
-        )
-    if equation.order > 1:
-        equation.check_arguments(arguments)
-    if equation.order > 1 or _is_residual(equation):
-        for name in ("jac_sparsity", "lband", "uband"):
-            if getattr(options, name) is not None:
-                raise ValueError(
-                    f"`{name}` is for functions fun(t, y) of first order, got "
-                    f"{type(equation).__name__}: pass jac, or leave it out (functions that can be "
-                    "traced need neither)."
-                )
-    return equation
-
-
-def _implicit(equation: Implicit, kind: Any, options: Options) -> tuple[Equation, Any, Options]:
-    """What is solved with a mass matrix, and by whom: by EK1 unless EK0 was asked for."""
-    if kind is None:
-        kind = EK1
-    if kind.jacobian == "full" and isinstance(options.order, str):  # without a slope to look at
-        options = options._replace(order=Options().order)
-    start = options.initialization or getattr(kind, "initialization", None) or "taylor"
-    return equation.suited(kind.jacobian, getattr(start, "name", start)), kind, options
-
-
-def _initial_state(y0: Any, equation: Equation) -> np.ndarray:
-    """``y0``; of an equation of order ``k`` all of ``y, ..., y^(k-1)``, one after the other."""
-    k = equation.order
-    if k > 1 and isinstance(y0, list | tuple) and len(y0) == k:
-        shapes = {np.shape(part) for part in y0}
-        if len(shapes) > 1:
-            raise ValueError(
-                f"the {k} parts of `y0` must have one shape, got {', '.join(map(str, shapes))}."
-            )
-        y0 = np.ravel(y0) if len(shapes.pop()) < 2 else y0
-    y = np.asarray(y0)
-    if k > 1 and y.shape[:1] == (k,) and y.ndim == 2:
-        y = y.reshape(-1)
-    if k > 1 and (y.ndim == 0 or y.size % k):
-        names = ", ".join("y" + "'" * i for i in range(k))
-        raise ValueError(
-            f"{type(equation).__name__} needs ({names}) at t0: `y0` is a list of these {k}, or one "
-            f"array of {k} times as many numbers as y has; got one of shape {y.shape}."
-        )
-    if not np.issubdtype(y.dtype, np.number) and y.dtype != bool:
-        raise ValueError(f"`y0` must be made of numbers, got an array of {y.dtype}.")
-    y = y.astype(complex if np.iscomplexobj(y) else float)
-    if y.ndim != 1:
-        raise ValueError(f"`y0` must be 1-dimensional, got shape {y.shape}.")
-    if not np.all(np.isfinite(y)):
-        raise ValueError("All components of the initial state `y0` must be finite.")
-    if isinstance(equation, MassMatrix):
-        equation.check_size(y.size)
-    if isinstance(equation, Implicit) and np.iscomplexobj(y):
-        kind = "for Implicit" if _is_residual(equation) else "with a mass matrix"
-        raise TypeError(f"{kind} `y0` must be real: embed it as (Re, Im).")
-    return y
-
-
-def _is_residual(equation: Equation) -> bool:
-    """Whether its function is ``F(t, y, y')``."""
-    return isinstance(equation, Implicit) and not isinstance(equation, MassMatrix)
-
-
-def _with_guess(y0: Any, equation: Equation) -> tuple[Any, Any]:
-    """``y0`` and a guess of the slope: a tuple of two vectors, for a residual."""
-    pair = _is_residual(equation) and isinstance(y0, tuple) and len(y0) == 2
-    return y0 if pair and all(np.ndim(part) == 1 for part in y0) else (y0, None)
-
-
-def _arguments(args: Any) -> tuple[Any, ...]:
-    if args is None:
-        return ()
-    try:
-        return tuple(args)
-    except TypeError:
-        raise TypeError(
-            f"Supplied 'args' cannot be unpacked. Pass a tuple, e.g. `args=({args},)`."
-        ) from None
-
-
-def _evaluation_times(t_eval: Any, t0: float, tf: float) -> np.ndarray:
-    times = np.asarray(t_eval)
-    if times.ndim != 1:
-        raise ValueError(f"`t_eval` must be 1-dimensional, got shape {times.shape}.")
-    if np.any(times < min(t0, tf)) or np.any(times > max(t0, tf)):
-        raise ValueError(f"Values in `t_eval` are not within `t_span` [{t0:g}, {tf:g}].")
-    steps = np.diff(times)
-    if (tf > t0 and np.any(steps <= 0)) or (tf < t0 and np.any(steps >= 0)):
-        raise ValueError("Values in `t_eval` are not sorted in the direction of integration.")
-    return times
-
-
-def _control(options: Options, t0: float, tf: float, embedding: Embedding) -> Control:
-    """Step size control on the real form of the state."""
-    if options.max_step <= 0:
-        raise ValueError(f"`max_step` must be positive, got {options.max_step!r}.")
-    if options.first_step is not None:
-        if options.first_step <= 0:
-            raise ValueError(f"`first_step` must be positive, got {options.first_step!r}.")
-        if options.first_step > abs(tf - t0):
-            raise ValueError(f"`first_step` exceeds bounds: {options.first_step!r} > |tf - t0|.")
-    if options.grid is not None:
-        with double_precision():
-            return GridSteps(jnp.asarray(_grid(options.grid, t0, tf)))
-    rtol, atol = read_tolerances(options.rtol, options.atol, embedding)
-    kind = options.control
-    if isinstance(kind, PControl):
-        return kind
-    if isinstance(kind, str):
-        check_choice("control", kind, tuple(CONTROLS))
-        kind = CONTROLS[kind]
-    return kind(
-        rtol,
-        atol,
-        first_step=options.first_step,
-        min_step=options.min_step,
-        max_step=options.max_step,
-    )
-
-
-def _grid(grid: Any, t0: float, tf: float) -> np.ndarray:
-    times = np.asarray(grid, float)
-    steps = np.diff(times)
-    if times.ndim != 1 or times.size < 2 or times[0] != t0 or times[-1] != tf:
-        raise ValueError(f"`grid` must be a vector of times from {t0:g} to {tf:g}.")
-    if np.any(steps * np.sign(tf - t0) <= 0):
-        raise ValueError("`grid` must be strictly monotone from t0 to tf.")
-    return times
 
 
 def _prepared_events(functions: Any, arguments: tuple[Any, ...]) -> list[events.Event]:

@@ -9,13 +9,47 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from probode.base.later import sparse
+from probode.engines.two_pole.system import Asked
 from probode.ivp.options import Options
 from probode.ivp.result import Embedding
+from probode.programs.colouring import read_pattern
 
 _STEP = 1e-6
 _WRONG = 0.1
 """Part of a derivative by which ``jac`` may differ from it: some leave small terms out."""
 _GOLDEN = 0.6180339887498949
+
+
+def in_real_form(asked: Asked, embedding: Embedding) -> Asked:
+    """What is said of a large system of complex states ``y``, for ``(Re y, Im y)``.
+
+    Real and imaginary parts meet wherever components do.
+    """
+    jac, pattern = asked.jac, read_pattern(asked.sparsity, asked.lband, asked.uband, embedding.n)
+    if jac is not None and asked.sparsity is None and pattern is not None:
+        raise TypeError(
+            "SparseEK1 takes no bands with the `jac` of a complex state: return a sparse matrix."
+        )
+    found = jac if jac is None or callable(jac) else _blocks(jac)
+    if callable(jac):
+
+        def found(t: float, y: np.ndarray) -> Any:
+            return _blocks(jac(t, embedding.values(y)))
+
+    if pattern is not None:
+        pattern = sparse.csc_array(sparse.kron(np.ones((2, 2)), pattern))
+    mass = None if asked.mass is None else _blocks(asked.mass)
+    return asked._replace(jac=found, sparsity=pattern, lband=None, uband=None, mass=mass)
+
+
+def _blocks(matrix: Any) -> Any:
+    """``[[Re, -Im], [Im, Re]]``, sparse; of a vector that of the diagonal matrix."""
+    if not sparse.issparse(matrix):
+        array = np.asarray(matrix)
+        matrix = sparse.diags_array(array) if array.ndim == 1 else sparse.csc_array(array)
+    one, other = sparse.csc_array(matrix.real), sparse.csc_array(matrix.imag)
+    return sparse.csc_array(sparse.block_array([[one, -other], [other, one]]))
 
 
 class UserJacobian(NamedTuple):

@@ -42,6 +42,15 @@ class OdeResult(dict[str, Any]):
             mark_events(ax, self["t_events"], self["t_events_std"])
         return drawn
 
+    def plot_interactive(self, **options: Any) -> Any:
+        """Draw ``posterior.plot_interactive(**options)`` and mark the events; return the figure."""
+        from probode.posterior.interactive import mark_events
+
+        drawn = self["posterior"].plot_interactive(**options)
+        if self["t_events"] is None:
+            return drawn
+        return mark_events(drawn, self["t_events"], self["t_events_std"])
+
     def __getattr__(self, name: str) -> Any:
         try:
             return self[name]

@@ -6,39 +6,36 @@ Again where a look shows that the function has changed, or that the steps have m
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from probode.base.blas import one_blas_thread
 from probode.base.limits import Limits
 from probode.base.precision import double_precision
 from probode.base.spacious import large_arrays_in
 from probode.base.status import Status
 from probode.engines.choice import engine_for
-from probode.engines.fallback import Fallback, guarded_on_host, logger, value_at
-from probode.engines.in_python import Driven
-from probode.engines.kept import Kept
-from probode.engines.monitor import Monitor, one_blas_thread
+from probode.engines.monitor import Monitor
 from probode.engines.progress import with_progress
-from probode.engines.protocol import Engine, Given, Inputs
+from probode.engines.protocol import Engine
 from probode.engines.two_pole.engine import KIND
 from probode.engines.two_pole.system import Asked
-from probode.engines.unsteady import stops_where_unsteady
 from probode.filter import loop
 from probode.filter.control import Control, PControl
-from probode.filter.restart import NO_RESTARTS, Restarts
-from probode.filter.solvers import Solver, with_start
+from probode.filter.solvers import Solver
 from probode.filter.step import Method
-from probode.global_error.in_python import HostProblem
 from probode.ivp.checkpoint import identity
 from probode.ivp.choice import Candidate
 from probode.ivp.constraint import constraint_of
-from probode.ivp.function import Traced, UserFunction, host_problem
+from probode.ivp.function import UserFunction
+from probode.ivp.jacobian import in_real_form
 from probode.ivp.method import say_if_costly
 from probode.ivp.options import Options
 from probode.ivp.result import Embedding
 from probode.ivp.target import Integrated
 from probode.ivp.until import Along
+from probode.ivp.ways import Compiled, DrivenFromPython, Way
 from probode.model.equation import Equation, FirstOrder, check_equation
 from probode.model.implicit import Implicit
 from probode.model.invariant import Constraint
@@ -48,12 +45,9 @@ from probode.posterior import large as large_system
 from probode.posterior.chosen import ChosenPath
 from probode.posterior.cut import cut
 from probode.posterior.finish import calibrated, run_and_finish
-from probode.posterior.outcome import Problem
 from probode.posterior.paths import NodePath, Path, SavedPath
 from probode.posterior.posterior import Posterior
-from probode.programs.arithmetic import Guard
-from probode.programs.clock import Clock
-from probode.programs.switches import NONE, Switches, stops_before, switches
+from probode.programs.switches import NONE, Switches
 from probode.solve import build_posterior
 
 _MOST_REPEATS = 3
@@ -200,9 +194,9 @@ class Task:
                 *(options, options.bounds, control, (self.t0, self.tf), y0, self.arguments),
                 *(embedding, partial(user.slope, self.t0, y0)),
             )
-            ways: list[_Way] = [] if traced is None else [_Compiled(self, solver, traced, user)]
+            ways: list[Way] = [] if traced is None else [Compiled(self, solver, traced, user)]
             posterior = None
-            for way in (*ways, _Driven(self, solver, user)):
+            for way in (*ways, DrivenFromPython(self, solver, user)):
                 way.prepare(method, control, y0, suspects)
                 run = partial(self._run, engine, way, method, callback, budget, held)
                 posterior = run()
@@ -230,11 +224,9 @@ class Task:
         }
         return posterior, str(stats.path), counts
 
-    def asked(self, way: "_Way") -> Asked:
+    def asked(self, way: "Way") -> Asked:
         """What the user says of a large system."""
         options, jac = self.options, self.options.jac
-        if self.embedding.is_complex:
-            raise TypeError("SparseEK1 takes real states: embed a complex one as (Re, Im).")
         if callable(jac):
             given = options.jac
 
@@ -242,12 +234,13 @@ class Task:
                 return given(t, y, *self.arguments)
 
         where = (options.jac_sparsity, options.lband, options.uband)
-        return Asked(jac, *where, options.mass_matrix, way.directly)
+        asked = Asked(jac, *where, options.mass_matrix, way.directly)
+        return in_real_form(asked, self.embedding) if self.embedding.is_complex else asked
 
     def _run(
         self,
         engine: Engine,
-        way: "_Way",
+        way: "Way",
         method: Method,
         callback: Any,
         budget: int | None,
@@ -273,7 +266,7 @@ class Task:
                 journal=lambda by, given: journal.begin(identity(by, given, *same), by, given)
             )
         smoothing = options.smooth and not large
-        sparse = self.times is not None and isinstance(way, _Compiled) and embedding.order == 1
+        sparse = self.times is not None and isinstance(way, Compiled) and embedding.order == 1
         sparse = sparse and not large and journal is None
         calibrating = options.calibration != "model"
         if not (large and self.times is not None and journal is None):
@@ -328,184 +321,3 @@ def _steps_of(path: Path) -> tuple[np.ndarray, np.ndarray]:
         return np.asarray(path.saved.t), np.asarray(path.saved.mean)
     rows: Any = path.trail if isinstance(path, ChosenPath) else cast(NodePath, path).rows
     return np.asarray(rows.t), np.asarray(rows.mean)
-
-
-class _Way(Protocol):
-    """A way to evaluate the function."""
-
-    solver: Solver
-    control: Control
-    path: str
-    """How the function is evaluated."""
-
-    @property
-    def given(self) -> Given:
-        """What an engine takes."""
-
-    @property
-    def directly(self) -> Any:
-        """The function itself, where calling it takes next to no time; else ``None``."""
-
-    def prepare(
-        self, method: Method, control: Control, y0: np.ndarray, suspects: np.ndarray
-    ) -> None:
-        """Before the first step."""
-
-    def run(self, engine: Engine, monitor: Monitor) -> tuple[loop.Solve, Status, Kept]:
-        """Take all steps, and keep them."""
-
-    def learns(self, t: np.ndarray, means: np.ndarray) -> bool:
-        """Whether the steps of a solve show switches that were not known before."""
-
-    def start_evaluations(self, t: Any) -> int:
-        """Evaluations of the function in all starts on the way to ``t``."""
-
-    @property
-    def other_evaluations(self) -> int:
-        """Those that were made to get to know it."""
-
-    @property
-    def problem(self) -> Problem:
-        """The function, for a calibration and what is said of it."""
-
-
-class _Compiled:
-    """A function that was traced."""
-
-    def __init__(self, task: Task, solver: Solver, traced: Traced, user: UserFunction) -> None:
-        self.solver, self.path = solver, traced.path
-        self._task, self._traced, self._user = task, traced, user
-
-    def prepare(
-        self, method: Method, control: Control, y0: np.ndarray, suspects: np.ndarray
-    ) -> None:
-        """Steps end where the function switches, too."""
-        task, field = self._task, self._traced.field
-        self._found = task.switching(switches(field, task.t0, task.tf))
-        implicit, y0 = isinstance(task.equation, Implicit), task.given(y0)
-        value = partial(value_at, field, y0)
-        found = None if implicit else self._found  # there are no steps across for these
-        suspects = np.union1d(suspects, task.breakpoints) if implicit else suspects
-        self.control, restarts = _with_stops(task, control, suspects, found, value)
-        start, (t0, t1) = self.solver.initialization, map(np.asarray, (task.t0, task.tf))
-        inputs = Inputs(method, start, field, self.control, t0, t1, y0)
-        self._given = Fallback(inputs, restarts)
-        self._given.carried = None if task.carried is None else task.carried.columns
-        if isinstance(task.equation, Implicit):
-            self._given.note(task.equation.check_start(field, t0, y0)[0])
-
-    def run(self, engine: Engine, monitor: Monitor) -> tuple[loop.Solve, Status, Kept]:
-        done = engine.run(self._given, monitor)
-        self.solver = with_start(self.solver, self._given.inputs.initialization)
-        return done
-
-    @property
-    def given(self) -> Given:
-        return self._given
-
-    @property
-    def directly(self) -> Any:
-        task, (_, path, checks, _) = self._task, self._traced
-        if path != "numpy" or checks != 1:
-            return None
-        guard = Guard(self._user.fun, task.t0, self._given.inputs.y0)
-        return self._user.on_host(guard, task.embedding.d).function
-
-    other_evaluations = 0
-
-    def learns(self, t: np.ndarray, means: np.ndarray) -> bool:
-        return False  # its program says it all
-
-    def start_evaluations(self, t: Any) -> int:
-        given = self._given
-        start = given.inputs.initialization
-        each = loop.start_evaluations(start, self.control, self.solver.order)
-        return each * (1 + given.restarts.passed(t))
-
-    @property
-    def problem(self) -> Problem:
-        return Problem(self._given.inputs.field, tuple(self._given.notes), self._found)
-
-
-class _Driven:
-    """A function that only Python can evaluate."""
-
-    path = "python"
-
-    def __init__(self, task: Task, solver: Solver, user: UserFunction) -> None:
-        self.solver, self._task, self._user = solver, task, user
-        self._asked = solver.initialization
-        self._clock: Clock | None = None
-
-    def prepare(
-        self, method: Method, control: Control, y0: np.ndarray, suspects: np.ndarray
-    ) -> None:
-        """What is not finite in its Jacobian counts as zero, which is noted."""
-        task, guard = self._task, Guard(self._user.fun, self._task.t0, y0)
-        hosted = self._user.on_host(guard, task.embedding.d)
-        self._y0, self._said, self._begun = y0, guard.notes, list[str]()
-        self._hosted = hosted._replace(jacobian=guarded_on_host(hosted.jacobian, self._said))
-        if self._clock is None and np.isfinite(task.tf):
-            self._clock = self._user.clock(task.t0, task.tf)
-            self._clock.follow(y0)
-        self._found = task.switching(None if self._clock is None else self._clock.switches)
-        value = partial(value_at, self._hosted, y0)
-        self.control, self._restarts = _with_stops(task, control, suspects, self._found, value)
-        inputs = Inputs(method, self._asked, self._hosted, self.control, task.t0, task.tf, y0)
-        self._given = Driven(inputs, self._restarts)
-        self._given.notes = self._said
-        self._given.carried = None if task.carried is None else task.carried.columns
-        begun = self._given.begun
-        self._evaluations = begun.evaluations
-        self.solver = with_start(self.solver, begun.initialization)
-        if begun.note is not None:
-            self._begun.append(begun.note)
-            if task.options.initialization is not None:
-                logger.warning("%s.", begun.note)
-
-    def run(self, engine: Engine, monitor: Monitor) -> tuple[loop.Solve, Status, Kept]:
-        if isinstance(self.control, PControl):  # other steps are as short as the user has them
-            judge = stops_where_unsteady(
-                self._hosted.function, self._task.tf, self._said, self._task.equation
-            )
-            monitor = monitor._replace(judge=judge)
-        return engine.run(self._given, monitor)
-
-    def learns(self, t: np.ndarray, means: np.ndarray) -> bool:
-        read = self._task.equation.read
-        return self._clock is not None and self._clock.follow_along(t, read(means))  # type: ignore[arg-type]
-
-    def start_evaluations(self, t: Any) -> int:
-        return self._evaluations * (1 + self._restarts.passed(t))
-
-    @property
-    def given(self) -> Given:
-        return self._given
-
-    directly = None
-
-    @property
-    def other_evaluations(self) -> int:
-        return 0 if self._clock is None else self._clock.evaluations
-
-    @property
-    def problem(self) -> Problem:
-        again = partial(host_problem, self._user, self._task.t0, self._y0)
-        notes = (*self._begun, *self._said)
-        return Problem(HostProblem(*self._hosted), notes, self._found, again=again)
-
-
-def _with_stops(
-    task: Task, control: Control, suspects: np.ndarray, found: Switches | None, value: Any
-) -> tuple[Control, Restarts]:
-    """Steps that end at suspicious times; and steps across the switches."""
-    if not isinstance(control, PControl):
-        return control, NO_RESTARTS
-    stops = stops_before(np.ravel(suspects), task.t0, task.tf)
-    restarts = NO_RESTARTS
-    begins = task.carried is not None and task.carried.columns is not None
-    if begins and found is None:
-        found = Switches(True, NONE, NONE)
-    if found is not None:
-        restarts = Restarts.around(found, task.t0, task.tf, value, begins)
-    return control.with_stops(stops, task.tf), restarts

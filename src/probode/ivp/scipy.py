@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from scipy.integrate import DenseOutput, OdeSolver
 
+from probode.base.blas import one_blas_thread
 from probode.base.precision import double_precision
 from probode.base.status import Status
 from probode.engines.fallback import logger
 from probode.engines.in_python import HostField, begin_on_host, pieces_for, steps
-from probode.engines.monitor import one_blas_thread
 from probode.engines.protocol import Inputs
 from probode.filter import solvers
 from probode.filter.control import PIControl
