@@ -22,13 +22,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from probode.base.blas import one_blas_thread
 from probode.base.compile import compiled
 from probode.base.limits import Limits, in_words
 from probode.base.precision import double_precision
 from probode.base.record import record
 from probode.engines.in_jax import JAX
 from probode.engines.kept import capacity, needed_bytes, padded
-from probode.engines.monitor import one_blas_thread
 from probode.filter import messages
 from probode.filter.dense import dense
 from probode.filter.loop import Rows

@@ -1,5 +1,6 @@
 """From the steps of a solve to its posterior: join, smooth, calibrate, as time allows."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -35,7 +36,8 @@ def calibrated(posterior: Posterior, field: Field, mode: str, limits: Limits) ->
         posterior = posterior.with_calibration(made).with_looked()
         return posterior if whole else posterior.without("calibration")
     assert isinstance(path, SavedPath) and path.saving.tracker is not None
-    std = posterior.state().std.reshape(len(posterior.t), -1)
+    std = posterior.state().std
+    std = std.reshape(len(std), math.prod(std.shape[1:]))  # there may be none
     known = posterior.method.equation.controlled(path.marginals.mean)
     made = path.saving.tracker.calibration(mode, known, std)
     posterior = posterior.with_calibration(made)

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from probode.base.blas import one_blas_thread
 from probode.base.compile import compiled
 from probode.base.jax_inside import is_tracer
 from probode.base.precision import double_precision, on_host
@@ -28,7 +29,6 @@ from probode.engines.dense_output import (
     select,
 )
 from probode.engines.kept import padded, state_bytes
-from probode.engines.monitor import one_blas_thread
 from probode.engines.two_pole.dense import unsure
 from probode.filter import saving
 from probode.filter.loop import Rows
@@ -367,7 +367,13 @@ def _draw_rows(
     return jax.vmap(lambda last, noise: draw(last, noise))(last, noise)
 
 
-_sample_block = compiled()(_draw_rows)
+@compiled()
+def _sample_block(
+    method: Method, rows: Rows, count: Any, last: Array, key: Array, spread: Array
+) -> tuple[Array, Array, Array]:
+    """A block of draws, and the key of the next one."""
+    key, subkey = jax.random.split(key)
+    return *_draw_rows(method, rows, count, last, subkey, spread), key
 
 
 def _draw_end(
@@ -384,6 +390,15 @@ def _draw_end(
     return end.mean + spread * jax.vmap(draw)(noise)
 
 
+@compiled(2)
+def _sample_end(
+    method: Method, end: State, n: int, key: Array, spread: Array
+) -> tuple[Array, Array]:
+    """Draws of the last state, and the key of the next ones."""
+    key, subkey = jax.random.split(key)
+    return _draw_end(method, end, n, subkey, spread), key
+
+
 def _sample_all(
     method: Method, rows: Rows, n: int, key: Array, spread: Array, end: Any = None
 ) -> np.ndarray:
@@ -394,8 +409,7 @@ def _sample_all(
     total = rows.t.shape[0]
     row_bytes = state_bytes(method) + 8 * n * method.structure.n * method.structure.d
     size = block_size(max(total - 1, 1), row_bytes)
-    key, subkey = jax.random.split(key)
-    last = _draw_end(method, rows.at(-1), n, subkey, spread)
+    last, key = _sample_end(method, rows.at(-1), n, key, spread)
     if end is not None:
         last = jnp.asarray(_given_values(method, rows.at(-1), np.asarray(last), end))
     parts = [np.asarray(last)[:, None, : method.equation.order]]
@@ -404,8 +418,7 @@ def _sample_all(
         begin = max(0, stop - size)
         count = stop - begin
         block = jax.tree.map(lambda x: padded(x[begin : begin + size + 1], size + 1), rows)  # noqa: B023
-        key, subkey = jax.random.split(key)
-        values, last = _sample_block(method, block, count, last, subkey, spread)
+        values, last, key = _sample_block(method, block, count, last, key, spread)
         parts.append(np.asarray(values)[:, :count])
         stop = begin
     return np.concatenate(parts[::-1], axis=1)

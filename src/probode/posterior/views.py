@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from pandas import DataFrame
+    from plotly.graph_objects import Figure as Interactive
     from xarray import Dataset
 
     from probode.posterior.summary import Summary
@@ -60,6 +61,34 @@ class Views:
                 "leave ax out, or draw the error with plot_error(reference, ax=...)."
             )
         return plotting.plot_solution(self, ax, names=names, title=title, k=k)
+
+    def plot_interactive(
+        self: Any,
+        *,
+        names: Sequence[str] | None = None,
+        reference: Callable[[float], Any] | None = None,
+        title: str | None = None,
+        k: int = 0,
+    ) -> "Interactive":
+        """The figure of :meth:`plot` to look into: values and error bars under the mouse.
+
+        A click on a name in the legend hides that component, dragging enlarges a part, a double
+        click shows all again. Needs Plotly: ``pip install probode[interactive]``.
+
+        Parameters
+        ----------
+        names, reference, title, k
+            As for :meth:`plot`.
+
+        Returns
+        -------
+        plotly.graph_objects.Figure
+            Shown by itself in notebooks, elsewhere in the browser by ``show()``;
+            ``write_html("solution.html")`` makes a page of it.
+        """
+        from probode.posterior import interactive
+
+        return interactive.figure(self, names=names, reference=reference, title=title, k=k)
 
     def plot_error(
         self: Any,
