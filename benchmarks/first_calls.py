@@ -304,6 +304,36 @@ def ensemble_1000_ek0():
     return ensemble(1000, solver=probode.EK0(3))
 
 
+@case
+def figure():
+    solved = ivp(lotka_volterra, (0, 10), [1.0, 2.0])()
+    import matplotlib
+
+    matplotlib.use("agg")
+    return lambda: solved.plot()
+
+
+@case
+def samples():
+    solved = ivp(lotka_volterra, (0, 10), [1.0, 2.0])()
+    return lambda: np.asarray(solved.posterior.sample(5))
+
+
+@case
+def fit():
+    import probode
+
+    t = np.linspace(0.5, 10, 20)
+    noise = 0.05 * np.random.default_rng(0).normal(size=(20, 2))
+    u = ivp(lotka_volterra, (0, 10), [1.0, 2.0], t_eval=t)().y.T + noise
+
+    def f(t, y, p):
+        return [p["rate"] * y[0] - y[0] * y[1], y[0] * y[1] - y[1]]
+
+    start = {"rate": 0.8}
+    return lambda: probode.fit(f, (t, u), start, y0=[1.0, 2.0], t_span=(0, 10), noise=0.05)
+
+
 def spent():
     """Wall and CPU seconds."""
     return np.array([time.perf_counter(), time.process_time()])

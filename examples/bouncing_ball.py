@@ -1,8 +1,8 @@
 # %% [markdown]
 # # A ball that bounces
 #
-# An event that acts: where the ball touches the floor its velocity turns, and the solve goes on.
-# Each bounce is an event with an error bar, and errors are carried through all of them.
+# An event that changes the state: when the ball touches the floor, its velocity turns and the
+# solve goes on. The time of each bounce has an error bar, and errors are carried through them all.
 
 # %%
 import matplotlib.pyplot as plt

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Two chemicals on a torus
 #
-# The Brusselator with diffusion, 8192 unknowns: `SparseEK1`, and its error bars as a picture. A
-# row of the Jacobian has six entries; where they are is read from the program.
+# The Brusselator with diffusion has 8192 unknowns here. `SparseEK1` solves it, and its error bars
+# make a picture of their own. Each row of the Jacobian has six entries, which the library finds.
 
 # %%
 import jax.numpy as jnp

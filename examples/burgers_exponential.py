@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Burgers' equation with long steps
 #
-# An exponential integrator as a prior: the linear part of the equation, diffusion, is followed
-# exactly, however stiff it is, and the steps are left with the rest.
+# An exponential integrator as a prior: it follows the linear part of the equation, the diffusion,
+# exactly, however stiff that is. The steps have to resolve only the rest.
 
 # %%
 import jax.numpy as jnp

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # A neuron from a bad guess
 #
-# A Hodgkin-Huxley neuron whose conductances are guessed badly: links between the data that are
-# tempered find them. A neuron with the wrong conductances fires at the wrong times, or not at
-# all, and the likelihood has a maximum for each way to miss the spikes. With `search="shooting"`
+# We guess the conductances of a Hodgkin-Huxley neuron badly. A neuron with the wrong conductances
+# fires at the wrong times, or not at all, and the likelihood has a maximum for each way to miss the
+# spikes. With `search="shooting"`
 # the solution starts anew at every datum and needs to explain only the way to the next one. The
 # links between the pieces are loose at first and then tempered, stage by stage, until all of it
 # is one solution.

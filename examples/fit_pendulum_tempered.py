@@ -1,10 +1,10 @@
 # %% [markdown]
 # # A pendulum of unknown length
 #
-# Guessed badly: tempering finds it, a search from there does not. A pendulum of the wrong length
-# is out of step after a few swings, and the likelihood has maxima that are wrong ones. Tempering
-# begins with a solver that is hardly certain of the equation, so that the data lead, and lets the
-# equation count for more from stage to stage.
+# The first guess is bad. Tempering finds the length, a plain search does not. A pendulum of the
+# wrong length is out of step after a few swings, so the likelihood has many wrong maxima.
+# Tempering begins with a solver that is hardly certain of the equation, so that the data lead. From
+# stage to stage the equation counts for more.
 
 # %%
 import jax.numpy as jnp

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # When not to trust the error bars
 #
-# A chaotic solution cannot be followed for ever: at some time the error is as large as the
+# No solver can follow a chaotic solution for ever: at some time the error is as large as the
 # solution itself. No error bar can be right after that, and `diagnose()` says so.
 
 # %%

@@ -1,9 +1,8 @@
 # %% [markdown]
 # # A forcing that was measured
 #
-# A room is heated by what a meter has recorded, every quarter of an hour. Where the record has a
-# kink, a step of the solver ends: the kinks are known from the input, and nothing has to be said
-# about them.
+# A room is heated by a power that a meter recorded every quarter of an hour. The record has a kink
+# at each of these times. The solver knows them from the input, and ends a step at each.
 
 # %%
 import matplotlib.pyplot as plt

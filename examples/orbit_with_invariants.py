@@ -1,8 +1,8 @@
 # %% [markdown]
 # # An orbit that keeps its energy
 #
-# What a solution keeps to besides its equation, energy and angular momentum here, can be told.
-# Whatever is handed out then fulfils it to rounding, samples included.
+# This orbit conserves its energy and its angular momentum. If you tell the solver, all results
+# conserve them up to rounding, samples included.
 
 # %%
 import matplotlib.pyplot as plt

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # A prior of your own
 #
-# Before it has seen the equation, a solver assumes something of its solution: a Gaussian process.
-# One that oscillates fits an oscillator better than the usual one, and takes fewer steps. It is a
-# class with one method.
+# Before it looks at the equation, a solver assumes something about the solution: the prior. For an
+# oscillator a prior that oscillates fits better than the usual one, and needs fewer steps. It is
+# a class with one method.
 
 # %%
 from dataclasses import dataclass

@@ -60,7 +60,7 @@ uncertain = probode.solve_ensemble(
 )
 moments = uncertain.moments()
 print("standard deviation of the voltage:", np.array2string(moments.std[:, 0], precision=2))
-print("part that the start is the reason of:", moments.input_fraction[:, 0].round(4))
+print("share that comes from the start:", moments.input_fraction[:, 0].round(4))
 
 # %%
 figure = sweep.plot(0, title="FitzHugh-Nagumo: voltage at t = 10 and how sure it is")

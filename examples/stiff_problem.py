@@ -1,8 +1,8 @@
 # %% [markdown]
 # # A stiff oscillator
 #
-# Van der Pol's equation with a stiffness of ten thousand: `EK1` is made for it, and `EK0` gives
-# up cleanly, with what it has.
+# Van der Pol's equation with a stiffness of ten thousand. `EK1` is made for such problems. `EK0`
+# is not: it stops at a limit, and returns what it has.
 
 # %%
 import jax.numpy as jnp

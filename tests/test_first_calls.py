@@ -40,6 +40,35 @@ def test_importing_loads_jax_and_numpy_and_nothing_else_of_size():
     assert not loaded & {"scipy", "matplotlib", "xarray", "pandas", "tqdm", "dask", "plotly"}
 
 
+def test_a_small_solve_loads_no_scipy_either():
+    code = (
+        "import sys, probode; r = probode.solve_ivp(lambda t, y: -y, (0, 5), [1.0]); r.y_std;"
+        "print({name.partition('.')[0] for name in sys.modules})"
+    )
+    assert not ast.literal_eval(fresh(code)) & {"scipy", "matplotlib"}
+
+
+def test_blas_that_is_loaded_within_a_solve_keeps_to_one_thread_until_its_end():
+    code = """if True:
+        from threadpoolctl import threadpool_info
+        from probode.base.blas import load_lapack, one_blas_thread
+        import numpy
+        def threads():
+            return [one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"]
+        before = threads()
+        with one_blas_thread():
+            alone = threads()
+            load_lapack()
+            with one_blas_thread():
+                both = threads()
+        print([before, alone, both, threads()])
+    """
+    before, alone, both, after = ast.literal_eval(fresh(code, OPENBLAS_NUM_THREADS="2"))
+    assert set(before) == {2} and set(alone) == {1}
+    assert len(both) > len(alone) and set(both) == {1}
+    assert set(after) == {2}
+
+
 def test_a_result_is_a_dictionary_whose_keys_are_attributes():
     result = OdeResult(t=1.0, success=True)
     result.message = "done"
@@ -176,7 +205,7 @@ import jax, jax.numpy as jnp, numpy as np, probode
 from probode.base import on_disk, waiting
 on_disk._WORTH_KEEPING = 0.0
 def field(t, y):  # no list of operations: it has to be compiled
-    return -jnp.real(jnp.fft.ifft(jnp.fft.fft(y)))
+    return -jax.lax.lgamma(y + 3.0)
 solution = probode.solve(field, (0.0, 1.0), np.array([1.0, 2.0]), solver=probode.EK0(1))
 print(np.asarray(solution.mean).tobytes().hex(), np.asarray(solution.std).tobytes().hex())
 """

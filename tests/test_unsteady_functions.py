@@ -23,9 +23,9 @@ def test_noise_ends_a_solve_that_would_not_end(method, kernels):
         result = solve_ivp(noisy, (0, 1), [1.0], method, rtol=1e-6, max_num_steps=20_000)
     assert result.status == -1 and result.posterior.status == Status.NOT_A_FUNCTION
     assert "two calls of f at t = " in result.message
-    # What was solved comes back: y hardly moves in so short a time.
-    assert len(result.t) > 500 and 0 < result.t[-1] < 1e-3
-    np.testing.assert_allclose(result.y, 1.0, atol=1e-2)
+    # What was solved comes back: by noise of size one y hardly moves in so short a time.
+    assert len(result.t) > 500 and 0 < result.t[-1] < 0.05
+    np.testing.assert_allclose(result.y, 1.0, atol=0.05)
 
 
 def judged(function, length=1e-9, steps=600, t1=1.0):

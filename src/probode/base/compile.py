@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 
+from probode.base.blas import load_lapack
 from probode.base.jax_inside import FAST_COMPILATION, cache_folder, keep_compiled, known_options
 from probode.base.on_disk import KeptProgram, user_cache
 
@@ -59,7 +60,10 @@ _threads = _Threads()
 
 def turn(alone: bool) -> AbstractContextManager[Any]:
     """What to hold while a program is run on the default device, ``alone`` or with others."""
-    return TURN_ON_CPU if alone and compiler_options() is not None else nullcontext()
+    if not alone or compiler_options() is None:
+        return nullcontext()
+    load_lapack()
+    return TURN_ON_CPU
 
 
 @lru_cache(maxsize=1)

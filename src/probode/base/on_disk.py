@@ -79,7 +79,10 @@ class KeptProgram:
     the compiler.
     """
 
-    def __init__(self, jitted: Any, static: tuple[int, ...], options: Any) -> None:
+    def __init__(
+        self, function: Callable[..., Any], jitted: Any, static: tuple[int, ...], options: Any
+    ) -> None:
+        self._function = function
         self._jitted, self._static, self._options = jitted, frozenset(static), options
         self._programs: dict[Hashable, Callable[..., Any]] = {}
         self._turn = RLock()  # one thread compiles, the others wait for what it gets
@@ -88,16 +91,19 @@ class KeptProgram:
     def of(cls, function: Callable[..., Any], options: Any, *static: int) -> "KeptProgram":
         """A function to be compiled."""
         jitted = jax.jit(function, static_argnums=static, compiler_options=options)
-        return cls(jitted, static, options)
+        return cls(function, jitted, static, options)
 
     def __call__(self, *args: Any) -> Any:
-        """The value, by a program of this signature."""
+        """The value, by a program of this signature; inside another one, as a part of that."""
+        inputs = [x for i, x in enumerate(args) if i not in self._static]
+        if any(map(is_tracer, jax.tree.leaves(inputs))):
+            return self._function(*args)
         signature = self._signature(args) if in_use() else None
         if signature is None:
             with doing("compiling or running a program"):
                 return self._jitted(*args)
         program = self._programs.get(signature) or self._compiled(signature, args)
-        return program(*(x for i, x in enumerate(args) if i not in self._static))
+        return program(*inputs)
 
     def _compiled(self, signature: Hashable, args: tuple[Any, ...]) -> Callable[..., Any]:
         with self._turn:
@@ -153,6 +159,22 @@ def _compiled(lowered: Any, options: Any) -> Callable[..., Any]:
         if data is not None:
             _write(path, data)
     return program
+
+
+def kept(key: tuple[str, ...], make: Callable[[], bytes]) -> bytes:
+    """What ``make`` makes of all that ``key`` says: from disk, or made and written there."""
+    place = folder()
+    if place is None:
+        return make()
+    path = place / hashlib.sha256("\n".join(key).encode()).hexdigest()
+    try:
+        data = path.read_bytes()
+        os.utime(path)
+        return data
+    except OSError:  # not there, or not to be read
+        data = make()
+        _write(path, data)
+        return data
 
 
 def _setting() -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from probode.engines.native import library
 _NEEDED = ("jax", "jaxlib", "numpy", "scipy", "jaxtyping", "threadpoolctl")
 _OPTIONAL = {
     "matplotlib": ("plot", "figures"),
+    "plotly": ("interactive", "figures for the mouse: plot_interactive()"),
     "xarray": ("export", "posterior.to_xarray(), to_netcdf()"),
     "netCDF4": ("export", "files in netCDF"),
     "pandas": ("export", "posterior.to_dataframe()"),

@@ -9,10 +9,10 @@ import numpy as np
 from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array
 
+from probode.base.blas import one_blas_thread
 from probode.base.compile import compiled
 from probode.base.errors import check_choice
 from probode.base.precision import double_precision, inside_trace, is_traced
-from probode.engines.monitor import one_blas_thread
 from probode.filter.control import PControl, PIControl
 from probode.filter.given import check_limits
 from probode.filter.solvers import EK1, Solver

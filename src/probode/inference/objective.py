@@ -17,9 +17,9 @@ import numpy as np
 from jaxtyping import Array
 
 from probode.base import jax_inside
+from probode.base.blas import one_blas_thread
 from probode.base.compile import compiled
 from probode.base.precision import double_precision, is_traced
-from probode.engines.monitor import one_blas_thread
 from probode.filter.control import PControl
 from probode.filter.solvers import Solver
 from probode.inference.backward import fenrir_rows, plain_rows

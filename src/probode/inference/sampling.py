@@ -18,9 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from probode.base.blas import one_blas_thread
 from probode.base.compile import compiled
 from probode.base.precision import double_precision
-from probode.engines.monitor import interruptible, one_blas_thread
+from probode.engines.monitor import interruptible
 from probode.inference.objective import Shape, log_density
 
 if TYPE_CHECKING:

@@ -29,10 +29,10 @@ from jaxtyping import Array
 from scipy.linalg import solveh_banded
 
 from probode.base import jax_inside
+from probode.base.blas import one_blas_thread
 from probode.base.compile import compiled
 from probode.base.precision import double_precision
 from probode.base.record import unchecked
-from probode.engines.monitor import one_blas_thread
 from probode.inference.means import filtered_means
 from probode.inference.objective import Objective, Shape
 from probode.inference.optimise import Optimum, maximise

@@ -116,7 +116,8 @@ def read_task(
     backwards = not is_traced(t0, t1) and float(t1) < float(t0)
     bound = data.bound(t0, tuple(values) if equation.order > 1 else values, backwards)
     _check_interval(data, t0, t1)
-    low, high = jnp.minimum(t0, t1), jnp.maximum(t0, t1)
+    xp: Any = jnp if is_traced(t0, t1, data.t) else np
+    inside = (data.t >= xp.minimum(t0, t1)) & (data.t <= xp.maximum(t0, t1))
     ends: Control = unchecked(type(steps), {**vars(steps), "stops": bound.t})
     if grid is not None:
         ends = GridSteps(_read_grid(grid, data, t0, backwards))
@@ -129,7 +130,7 @@ def read_task(
         jnp.asarray(t0, float),
         jnp.asarray(values, float).reshape(-1),
         bound,
-        jnp.all((bound.t >= low) & (bound.t <= high)),
+        jnp.asarray(xp.all(inside)),
         diffusion,
     )
 

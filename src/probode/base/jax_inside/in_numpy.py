@@ -53,6 +53,18 @@ def _broadcast(params: Any, x: Any) -> Any:
     return np.broadcast_to(x.reshape(shape), params["shape"])
 
 
+def _complex(params: Any, x: Any, y: Any) -> Any:
+    result = np.empty(np.broadcast_shapes(x.shape, y.shape), np.result_type(x, np.complex64))
+    result.real, result.imag = x, y
+    return result
+
+
+def _fft(params: Any, x: Any) -> Any:
+    function = (np.fft.fftn, np.fft.ifftn, np.fft.rfftn, np.fft.irfftn)[int(params["fft_type"])]
+    lengths = params["fft_lengths"]
+    return function(x, lengths, range(-len(lengths), 0))
+
+
 def _select(params: Any, which: Any, *cases: Any) -> Any:
     return np.choose(which.astype(int), np.broadcast_arrays(*cases))
 
@@ -139,6 +151,7 @@ RULES: dict[str, Callable[..., Any]] = {
     "argmin": lambda params, x: np.argmin(x, params["axes"][0]),
     "broadcast_in_dim": _broadcast,
     "clamp": lambda params, low, x, high: np.minimum(np.maximum(x, low), high),
+    "complex": _complex,
     "concatenate": lambda params, *xs: np.concatenate(xs, params["dimension"]),
     "convert_element_type": lambda params, x: x.astype(params["new_dtype"]),
     "cummax": _cumulative(np.maximum.accumulate),
@@ -151,6 +164,7 @@ RULES: dict[str, Callable[..., Any]] = {
     "erf": plain(np.vectorize(math.erf, otypes=[float])),
     "erfc": plain(np.vectorize(math.erfc, otypes=[float])),
     "expand_dims": lambda params, x: np.expand_dims(x, params["dimensions"]),
+    "fft": _fft,
     "gather": _gather,
     "integer_pow": lambda params, x: x ** float(params["y"]),
     "iota": _iota,

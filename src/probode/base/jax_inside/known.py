@@ -119,7 +119,7 @@ scan                 loop        -                    -      _split_transpose ft
     length linear num_carry num_consts reverse
 while                loop        -                    -      *
 cholesky,eig,eigh    library     -                    -      *
-fft                  library     linear               -      *
+fft                  library     linear               rule   *
 geqp3,geqrf          library     -                    -      *
 hessenberg,schur,svd library     -                    -      *
 householder_product  library     -                    -      *
@@ -137,7 +137,7 @@ bcoo_dot_general,bcsr_dot_general other optional - dimension_numbers lhs_spinfo
 argmax,argmin        other       -                    rule   axes index_dtype
 bessel_i0e,bessel_i1e,igamma,igammac,polygamma,zeta other each - *
 regularized_incomplete_beta,device_put,name other each - *
-complex              other       linear,each          -      *
+complex              other       linear,each          rule   *
 conj                 other       linear,each          =      input_dtype
 real,imag            other       linear,each          =
 cond                 other       -                    -      branches branches_platforms

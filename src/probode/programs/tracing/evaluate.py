@@ -74,7 +74,7 @@ class Evaluator:
         generator = np.random.default_rng(0)
 
         def shake(result: np.ndarray) -> np.ndarray:
-            if result.dtype.kind != "f":
+            if result.dtype.kind not in "fc":
                 return result
             return result * (1 + _SHAKE * generator.uniform(-1, 1, result.shape))
 

@@ -5,6 +5,7 @@ The program is a traced function (JAX's intermediate language). Equations fall i
 - those that only move entries (slices, reshapes, concatenations, gathers with known indices) are
   run once on *labels* instead of numbers, and say which entry goes where;
 - elementwise ones are run entry by entry, sums and products of matrices are written out;
+- complex numbers are pairs of entries (:mod:`~probode.programs.unroll.complex_numbers`);
 - calls are entered; a branch chosen per member becomes a selection; loops of known length are
   unrolled.
 
@@ -32,7 +33,7 @@ from probode.base.jax_inside import (
     those,
     walk,
 )
-from probode.programs.unroll import algebra
+from probode.programs.unroll import algebra, complex_numbers
 from probode.programs.unroll import entries as e
 from probode.programs.unroll.entries import Entry, Lanes, Unsupported, Value, as_lanes
 from probode.programs.unroll.known import run_on_arrays
@@ -82,12 +83,14 @@ def _run(jaxpr: Jaxpr, constants: Sequence[Any], inputs: Sequence[Value]) -> lis
 
 def _evaluate(equation: Any, operands: list[Value]) -> Sequence[Value]:
     name = operation(equation)
-    if name in _SPECIAL:
+    if name in _SPECIAL and not complex_numbers.is_complex(equation):
         return _SPECIAL[name](equation, operands)
-    if all(isinstance(x, np.ndarray) for x in operands):
+    if name != "fft" and all(isinstance(x, np.ndarray) for x in operands):
         return run_on_arrays(equation, operands, equation.params)
     if name in _MOVES:
         return _move(equation, operands)
+    if complex_numbers.is_complex(equation):
+        return complex_numbers.evaluate(equation, operands)
     if name in _REDUCTIONS:
         return _reduce(equation, operands[0])
     if name in _CUMULATIVE:
