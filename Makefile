@@ -42,7 +42,7 @@ TELL_VERSIONS := import jax, numpy, platform, scipy; print('Python', platform.py
 WHEEL_PIP := .venv-wheel/bin/python -m pip --quiet --disable-pip-version-check
 TEST_TOOLS := editables hatchling hypothesis matplotlib mpmath pytest pytest-xdist
 
-.PHONY: help install run paper bench test lint types unit slow kernels sanitize versions wheels docs docs-check \
+.PHONY: help install run paper bench test lint types unit slow kernels fuzz sanitize versions wheels docs docs-check \
 	format clean
 
 help: ## List the targets
@@ -103,6 +103,10 @@ kernels: $(INSTALLED) ## Run the core claims on each instruction set, and withou
 	for set in $(KERNELS); do echo "$$set"; \
 		env $$set $(TEST_ENV) $(SHARED_PROGRAMS) \
 		$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not slow" $(CORE) || exit 1; done
+
+fuzz: $(INSTALLED) ## Solve random problems, new ones each time (PROBODE_FUZZ=count: so many times)
+	for turn in $$(seq $${PROBODE_FUZZ:-1}); do PROBODE_FUZZ=1 $(TEST_ENV) \
+		$(BIN)/python -m pytest -n $(WORKERS) -m slow tests/test_fuzz.py || exit 1; done
 
 # The kernels with checks of every access to memory and of undefined arithmetic, for one set of instructions.
 # Python itself is not built so: the checks come with it by LD_PRELOAD, and know nothing of its leaks.

@@ -1,9 +1,10 @@
 """Random problems, options and nonsense: right or flagged, in time, and never a crash.
 
-Examples are the same in every run of ``make test``; ``make slow`` draws many more, new ones each
-time, and prints what reproduces a failure.
+Examples are the same in every run of ``make test``, and many more of ``make slow``. ``make fuzz``
+draws new ones each time, and prints what reproduces a failure.
 """
 
+import os
 import time
 import warnings
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from scipy.integrate import solve_ivp as scipy_ivp
 
 import probode
-from probode import EK0, EK1, DiagonalEK1, SparseEK1, solve_ivp
+from probode import EK0, EK1, DiagonalEK1, SparseEK1, Status, solve_ensemble, solve_ivp
 from probode.cli import main
 
 REFUSALS = (TypeError, ValueError, OverflowError)
@@ -32,7 +33,7 @@ def run(check, strategy, count):
     """Check so many examples."""
     chosen = settings(
         max_examples=count,
-        derandomize=count < 100,
+        derandomize="PROBODE_FUZZ" not in os.environ,
         deadline=None,
         database=None,
         suppress_health_check=list(HealthCheck),
@@ -335,3 +336,31 @@ def test_next_to_nothing_is_not_nan(y0, method):
     """A rounding of y that has no digits left is none."""
     result = solve_ivp(lambda t, y: 0.0 * y, (0.0, 1.0), [y0], method=method, order=2)
     np.testing.assert_array_equal(result.y, np.full_like(result.y, y0))
+
+
+HARDLY_NORMAL = 10.0 ** -np.array([295.3, 302.2, 303.7244, 304.1, 306, 308, 311, 320, 323.3])
+
+
+def decay(t, y):
+    return -200.0 * y
+
+
+@pytest.mark.parametrize("order", [1, 2, 5])
+@pytest.mark.parametrize("method", ["EK0", "EK1"])
+@pytest.mark.parametrize("d", [1, 2, 6])
+def test_uncertainties_below_the_normal_numbers_are_not_nan(method, order, d):
+    """Their inverses may overflow: found with y(0) = 1.9e-304 over 1e-9."""
+    for size in HARDLY_NORMAL:
+        result = solve_ivp(decay, (0.0, 1e-9), np.full(d, size), method=method, order=order)
+        np.testing.assert_allclose(result.y, size, rtol=1e-6, atol=1e-323)
+        assert np.all(np.isfinite(result.y_std))
+
+
+@pytest.mark.parametrize("length", [1e-9, 1e-2])
+@pytest.mark.parametrize("solver", [EK0(1), EK0(3), EK1(2)], ids=lambda s: s.name)
+def test_members_below_the_normal_numbers_are_not_nan(solver, length):
+    starts, times = np.repeat(HARDLY_NORMAL[:, None], 2, axis=1), np.linspace(0.0, length, 5)
+    found = solve_ensemble(decay, (0.0, length), starts, solver=solver, save_at=times)
+    assert np.all(found.status == Status.SUCCESS.value)
+    assert np.all(np.abs(found.mean) <= 1.001 * starts[:, None] + 1e-323)
+    assert np.all(np.isfinite(found.std))

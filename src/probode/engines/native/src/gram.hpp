@@ -204,7 +204,7 @@ inline void solve_rows(const double* u, const double* b, int stride, int size, d
     double inverse[kTile];
     for (int i = 0; i < kTile; ++i) {
       const double pivot = i < count ? rows[static_cast<long>(i) * stride + a + i] : 0.0;
-      inverse[i] = pivot == 0.0 ? 0.0 : 1.0 / pivot;
+      inverse[i] = inverse_pivot(pivot);
     }
     for_strips(0, size, [&](int column, auto width) {
       constexpr int lanes = decltype(width)::value;

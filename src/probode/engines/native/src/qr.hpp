@@ -7,6 +7,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 namespace probode {
 namespace PROBODE_ISA {
@@ -21,6 +22,10 @@ inline Lane load(const double* x) {
 }
 
 inline void store(double* x, Lane v) { std::memcpy(x, &v, sizeof(Lane)); }
+
+// 1 / x, or zero for a pivot that is zero: of a component that is zero. Numbers below the normal ones have too few
+// digits to divide by, and 1 / x may overflow. (XLA takes them for zero.)
+inline double inverse_pivot(double x) { return std::fabs(x) < std::numeric_limits<double>::min() ? 0.0 : 1.0 / x; }
 
 // A row length that holds `columns` doubles. Lengths that are a multiple of 16 put all rows into a
 // few cache sets (16 columns were three times slower than 20).

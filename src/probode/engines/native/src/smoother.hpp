@@ -117,7 +117,7 @@ BlockKernel backward_block(int n, int width, const double* factor, const double*
     for (int r = size - 1; r >= 0; --r) {
       const double* row = stack + static_cast<long>(r) * length;
       double* out = gain + static_cast<long>(r) * stride;
-      const double inverse = row[r] == 0.0 ? 0.0 : 1.0 / row[r];  // a zero pivot: a zero component
+      const double inverse = inverse_pivot(row[r]);
       // The last row first: the one that was just computed is then needed last.
       for (int e = r + 1; e < size; ++e) weights[size - 1 - e] = -row[e] * inverse;
       for (int c = 0; c < size; ++c) out[c] = row[size + c] * inverse;

@@ -84,7 +84,7 @@ struct LookBack {
     PROBODE_UNROLL
     for (int r = size - 1; r >= 0; --r) {  // Gᵀ in the place of R12
       const Number pivot = stack[r * columns + r];
-      const Mask none = pivot == same(0.0);
+      const Mask none = size_of(pivot) < same(kLeastNormal);  // as `inverse_pivot` of qr.hpp
       const Number inverse = choose(none, same(0.0), same(1.0) / choose(none, same(1.0), pivot));
       in_groups<kUnroll>(size, [&](auto width, int c) {
         Number *out = stack + r * columns + size + c, sum[decltype(width)::value];

@@ -157,9 +157,9 @@ inline Number norm_of(const Number* x, int stride, int count) {
   PROBODE_UNROLL
   for (int k = 0; k < count; ++k) unit = larger_of(unit, size_of(x[k * stride]));
   const Mask scaled = both(unit > same(0.0), is_finite(unit));
-  const Number inverse = same(1.0) / choose(scaled, unit, same(1.0));
+  const Number divisor = choose(scaled, unit, same(1.0));  // the inverse of some numbers overflows
   PROBODE_UNROLL
-  for (int k = 0; k < count; ++k) sum += (x[k * stride] * inverse) * (x[k * stride] * inverse);
+  for (int k = 0; k < count; ++k) sum += (x[k * stride] / divisor) * (x[k * stride] / divisor);
   return choose(fits, plain, choose(scaled, unit * root_of(sum), unit));
 }
 
@@ -196,11 +196,10 @@ inline void reflect_rows(Number* w, int length, int pivot, int end, int column, 
     for (int i = pivot; i < end; ++i) top = larger_of(top, size_of(w[i * length + column]));
     unit = choose(either(fits, either(top == same(0.0), none_of(is_finite(top)))), same(1.0), top);
     if (any(unit != same(1.0))) {
-      const Number inverse = same(1.0) / unit;
       squares = same(0.0);
       PROBODE_UNROLL
       for (int i = pivot; i < end; ++i) {
-        w[i * length + column] = w[i * length + column] * inverse;
+        w[i * length + column] = w[i * length + column] / unit;
         squares += w[i * length + column] * w[i * length + column];
       }
     }
