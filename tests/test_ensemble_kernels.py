@@ -51,6 +51,7 @@ CASES = {
         series, solver=EK0(3), save_at=[1.9, 1.0, 0.0], t_span=(2.0, 0.0)
     ),
     "filtered": functools.partial(series, solver=EK0(3), smooth=False),
+    "twice": functools.partial(series, solver=EK0(4, evaluations=2)),
     "fast": functools.partial(series, solver=EK0(3), calibration="defect-fast"),
     "diagonal": functools.partial(series, solver=DiagonalEK1(2)),
     "fixed": functools.partial(series, solver=EK0(2, "fixed-mv")),

@@ -2,9 +2,9 @@
 
 Where a vector field and its start are lists of operations (:mod:`probode.engines.native.lists`),
 members are solved side by side (:mod:`probode.engines.abreast`): ends or save points, filtered or
-smoothed, with the model's error bars or those of the transported defect. What that lacks (two
-evaluations a step, constant steps, wide blocks, very many steps to be smoothed) is solved on the
-cores one member after the other (:mod:`probode.engines.native.members`).
+smoothed, with the model's error bars or those of the transported defect. What that lacks (constant
+steps, wide blocks, very many steps to be smoothed) is solved on the cores one member after the
+other (:mod:`probode.engines.native.members`).
 """
 
 from collections.abc import Callable

@@ -35,6 +35,7 @@ class Sizes(NamedTuple):
     fixed: bool
     multivariate: bool
     damped: bool
+    twice: bool
     integral: bool
     smoothed: bool
     only_end: bool
@@ -122,8 +123,10 @@ def lacks(method: Method, initialization: Any, control: Any) -> str | None:
         return "this control of the steps"
     if not method.is_ours or method.equation.order > 1 or method.diffusion.needs_innovation:
         return "this solver"
-    if method.evaluations != 1 or method.error != "residual":
-        return "steps with more than one evaluation"
+    if method.error != "residual":
+        return "steps that are linearised again"
+    if method.evaluations != 1 and (method.jacobian != "none" or type(method.structure) is Dense):
+        return "a second evaluation of f with so large blocks of the covariance"
     if type(initialization) not in (TaylorStart, DiffuseStart, SlopeStart):
         return "starts in which y' is not known"
     return None
@@ -150,6 +153,7 @@ def sizes_of(
         diffusion.fixed,
         diffusion.multivariate,
         diffusion.remembers,
+        method.evaluations == 2,
         isinstance(control, PIControl),
         smoothed,
         only_end,

@@ -143,9 +143,9 @@ void solve_as(const AbreastData& g, long from, long to) {
   SizesOf<n, width> s{};
   if constexpr (n == 0) s.n = x[0], s.width = x[1];
   s.d = x[2], s.blocks = x[3], s.follows = x[4];
-  s.fixed = x[5], s.multivariate = x[6], s.damped = x[7], s.integral = x[8];
-  s.smoothed = x[9], s.only_end = x[10], s.calibrated = x[11], s.covariance = x[12];
-  s.carried = x[13], s.stages = x[14], s.contact = x[15], s.rounds = x[16], s.middle = x[17], s.pairs = x[18];
+  s.fixed = x[5], s.multivariate = x[6], s.damped = x[7], s.twice = x[8], s.integral = x[9];
+  s.smoothed = x[10], s.only_end = x[11], s.calibrated = x[12], s.covariance = x[13];
+  s.carried = x[14], s.stages = x[15], s.contact = x[16], s.rounds = x[17], s.middle = x[18], s.pairs = x[19];
   solve_with(s, g, from, to);
 }
 

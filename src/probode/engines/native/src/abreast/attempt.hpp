@@ -75,6 +75,7 @@ struct Attempt {
   Place now, next;  // where they are, and where an attempted step leads
   Number *predicted, *coords, *rtol, *atol;
   Number *squares, *fresh;  // of whitened residuals: of all steps, and of the attempted one
+  Number* gain;             // of the attempted step, if f is evaluated twice: (blocks, n)
   Number t1, t_next, step, error, status, attempted, accepted, evidence_steps, reference;
   Mask rejected;
 
@@ -101,6 +102,24 @@ struct Attempt {
     const Mask takes = both(on, judge(h, errors, on));
     if (any(takes)) update(h, jacobian, z, rounding);
     return takes;
+  }
+
+  // The second evaluation of f, where the first has corrected y: the mean is corrected with it instead, if it is finite.
+  // Without a Jacobian a block is one component wide, and its gain serves all components that share it.
+  void correct_again(const Number* f) {
+    const S s = sizes;
+    Mask finite = mask(true);
+    PROBODE_UNROLL
+    for (int k = 0; k < s.d; ++k) finite = both(finite, is_finite(f[k]));
+    PROBODE_UNROLL
+    for (int i = 0; i < s.n; ++i) {
+      PROBODE_UNROLL
+      for (int k = 0; k < s.d; ++k) {
+        const Number z = predicted[s.d + k] - f[k], own = gain[(s.blocks > 1 ? k * s.n : 0) + i];
+        Number& mean = next.mean[i * s.d + k];
+        mean = choose(finite, predicted[i * s.d + k] - own * z, mean);
+      }
+    }
   }
 
   // Be where the attempted step leads, if it is taken.
@@ -372,6 +391,7 @@ struct Attempt {
         PROBODE_UNROLL
         for (int a = 0; a < w; ++a) correction += stack[a * columns + column(i) + k] * white[a];
         correction = coords[i] * correction;
+        if (s.twice) gain[block * n + i] = correction;
         if (w > 1) {
           next.mean[i * s.d + k] = predicted[i * s.d + k] - correction;
         } else {  // a residual of one serves all components of the block

@@ -19,19 +19,20 @@ constexpr double kNoRoom = -99.0;  // more steps than there is memory to look ba
 
 #if !PROBODE_ON_CARD
 
-// `n` derivatives of `d` components; `width` of them in a block of the covariance, of which there are `blocks`.
+// `n` derivatives of `d` components; `width` of them in a block of the covariance, of which there are `blocks`. `twice`:
+// whether f is evaluated once more where the first evaluation has corrected y.
 template <int known_n, int known_width>
 struct SizesOf {
   static constexpr int n = known_n, width = known_width;
   int d, blocks, follows;
-  bool fixed, multivariate, damped, integral, smoothed, only_end, calibrated, covariance;
+  bool fixed, multivariate, damped, twice, integral, smoothed, only_end, calibrated, covariance;
   int carried, stages, contact, rounds, middle, pairs;  // of the transport
 };
 
 template <>
 struct SizesOf<0, 0> {
   int n, width, d, blocks, follows;
-  bool fixed, multivariate, damped, integral, smoothed, only_end, calibrated, covariance;
+  bool fixed, multivariate, damped, twice, integral, smoothed, only_end, calibrated, covariance;
   int carried, stages, contact, rounds, middle, pairs;
 };
 

@@ -79,10 +79,11 @@ struct Solve {
   int lanes;           // members that there are
   Mask backwards = mask(false);  // from t0 to t1
 
-  // How many numbers the list of the start gives: see `State` of layout.hpp.
+  // How many numbers the list of the start gives: see `State` of layout.hpp. Some are of steps between two evaluations.
+  static constexpr int between(S s) { return s.twice ? 2 + s.d + s.blocks * s.n : 0; }
   static constexpr int begun(S s) {
     const int size = s.n * s.width, sums = s.multivariate ? s.d : 1;
-    return 1 + s.n * s.d + 11 + 3 * sums + 2 + (s.multivariate && !s.fixed ? s.d : 1) + s.n * s.d +
+    return 1 + s.n * s.d + 11 + 3 * sums + between(s) + 2 + (s.multivariate && !s.fixed ? s.d : 1) + s.n * s.d +
            s.blocks * size * size;
   }
 
@@ -90,8 +91,8 @@ struct Solve {
     const S s = sizes;
     const int d = s.d, nd = s.n * d, size = s.n * s.width, entries = s.blocks * size * size;
     Number now_scale[d], now_mean[nd], now_factor[entries], next_scale[d], next_mean[nd], next_factor[entries];
-    Number predicted[nd], coords[s.n], rtol[d], atol[d], squares[d], fresh[d];
-    Attempt<S> x{sizes, tables, control, {}, {}, predicted, coords, rtol, atol, squares, fresh};
+    Number predicted[nd], coords[s.n], rtol[d], atol[d], squares[d], fresh[d], gain[s.twice ? s.blocks * s.n : 1];
+    Attempt<S> x{sizes, tables, control, {}, {}, predicted, coords, rtol, atol, squares, fresh, gain};
     x.now = {same(0.0), same(0.0), now_scale, now_mean, now_factor};
     x.next = {same(0.0), same(0.0), next_scale, next_mean, next_factor};
     begin(x);
@@ -124,6 +125,10 @@ struct Solve {
       else field.slopes(x.t_next, predicted, f, jacobian);
       const Mask takes = x.attempt(going, f, jacobian);
       if (any(takes)) {
+        if (s.twice) {
+          field.value(x.t_next, x.next.mean, f);
+          x.correct_again(f);
+        }
         if (s.calibrated) {
           PROBODE_UNROLL
           for (int a = 0; a < d; ++a) before[a] = error[a];
@@ -183,7 +188,7 @@ struct Solve {
     x.evidence_steps = numbers[10];
     PROBODE_UNROLL
     for (int k = 0; k < sums; ++k) x.squares[k] = numbers[11 + k];
-    const Number* row = numbers + 11 + 3 * sums;
+    const Number* row = numbers + 11 + 3 * sums + between(s);
     backwards = x.t1 < row[0];
     x.now.t = row[0], x.now.h = row[1];
     PROBODE_UNROLL
