@@ -24,7 +24,7 @@ TEST_ENV := XLA_FLAGS=--xla_cpu_multi_thread_eigen=false OPENBLAS_NUM_THREADS=1
 # The claims that rest on the kernels' arithmetic; JAX's programs are the same in all runs of them.
 CORE := tests/test_*oracle*.py tests/test_native*.py tests/test_posterior.py tests/test_tape.py \
 	tests/test_whitened_smoother.py
-CHECKED := tests/test_native*.py tests/test_tape.py tests/test_whitened_smoother.py tests/test_two_pole.py \
+CHECKED := tests/test_native*.py tests/test_tape.py tests/test_whitened_smoother.py tests/test_two_pole*.py tests/test_abreast.py \
 	tests/test_fuzz.py
 SHARED_PROGRAMS := JAX_COMPILATION_CACHE_DIR=build/programs \
 	JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
