@@ -94,6 +94,7 @@ def build(source: Path, target: Path) -> None:
                 for name, march in sets.items()
             ),
             ("baseline-abreast", "abreast.cc", "-DPROBODE_ISA=baseline"),
+            ("plan", "front_plan.cc"),
             ("module", "module.cc", *defines, f"-I{headers}"),
         ]
         with ThreadPoolExecutor(os.cpu_count()) as pool:

@@ -3,15 +3,16 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.sparse import csc_array, random_array
+from scipy.sparse import coo_array, csc_array, random_array
 
 import probode
 from probode import PIControl, SparseEK1
-from probode.engines.native.library import disabled
+from probode.engines.native.library import available, disabled
 from probode.engines.two_pole.dense import coefficients, value
-from probode.engines.two_pole.linear import Banded, Direct, Full, Singular, Sparse
+from probode.engines.two_pole.linear import Banded, Direct, Full
+from probode.engines.two_pole.sparse_lu import Fronts, Singular, Sparse
 from probode.model.two_pole import HIGHEST, gains
 
 ORDERS = range(1, HIGHEST + 1)
@@ -153,3 +154,83 @@ def test_dense_output_is_as_exact_as_the_steps():
     t = np.linspace(0.0, 3.0, 301)
     error = np.abs(posterior(t).mean[:, 0] - np.exp(-t))
     assert error.max() <= 3.0 * np.abs(posterior.mean[:, 0] - np.exp(-posterior.t)).max()
+
+
+# ------------------------------------------------------------------ sparse matrices by fronts
+
+
+def sparse_matrix(seed, d, density, kind):
+    """With a diagonal that is as large as the rest of its column, in patterns of several kinds."""
+    rng = np.random.default_rng(seed)
+    made = random_array((d, d), density=density, rng=rng, data_sampler=rng.standard_normal)
+    matrix = made.toarray()
+    if kind == "grid":
+        side = int(np.sqrt(d))
+        matrix = np.zeros((d, d))
+        for step in (1, side):
+            index = np.arange(d - step)
+            matrix[index, index + step] = rng.normal(size=d - step)
+            matrix[index + step, index] = rng.normal(size=d - step)
+    if kind == "hub":
+        matrix[d // 2] = rng.normal(size=d)
+        matrix[:, d // 2] += rng.normal(size=d)
+    if kind == "parts":
+        matrix[: d // 2, d // 2 :] = matrix[d // 2 :, : d // 2] = 0.0
+    np.fill_diagonal(matrix, np.abs(matrix).sum(axis=0) + 0.1)
+    return matrix
+
+
+@given(
+    seed=st.integers(0, 2**31),
+    d=st.integers(1, 300),
+    density=st.sampled_from([0.0, 0.003, 0.02, 0.2]),
+    kind=st.sampled_from(["any", "grid", "hub", "parts"]),
+)
+@settings(max_examples=60, deadline=None)
+@pytest.mark.skipif(not available(), reason="they are the kernels'")
+def test_fronts_solve_what_full_matrices_do(seed, d, density, kind):
+    matrix = sparse_matrix(seed, d, density, kind)
+    b = np.random.default_rng(seed + 1).normal(size=d)
+    pattern = csc_array(matrix)
+    x = Fronts.of(pattern).factorised(pattern.data)(b)
+    # Dominant columns: multipliers are below one, and elimination is backward stable.
+    assert np.abs(matrix @ x - b).max() <= 1e-13 * d * np.abs(matrix).max() * np.abs(x).max()
+
+
+@pytest.mark.skipif(not available(), reason="they are the kernels'")
+def test_fronts_exchange_no_rows_and_something_else_does():
+    d = 100
+    matrix = np.eye(d)[::-1] + 1e-9 * np.eye(d) + np.diag(np.full(d - 1, 0.3), 1)
+    fronts = Fronts.of(csc_array(matrix))
+    assert fronts.factorised(csc_array(matrix).data) is None
+    solve = Sparse(d).factorised(csc_array(np.eye(d) - matrix), 1.0)
+    np.testing.assert_allclose(matrix @ solve(np.ones(d)), np.ones(d), atol=1e-10)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 0.0])
+@pytest.mark.skipif(not available(), reason="they are the kernels'")
+def test_fronts_have_no_result_where_there_is_none(value):
+    matrix = sparse_matrix(0, 80, 0.05, "any")
+    matrix[40, matrix[40] != 0.0] = value
+    pattern = csc_array(sparse_matrix(0, 80, 0.05, "any"))
+    pattern.data = matrix[pattern.indices, np.repeat(np.arange(80), np.diff(pattern.indptr))]
+    assert Fronts.of(pattern).factorised(pattern.data) is None
+
+
+@pytest.mark.parametrize("dimensions, growth", [(2, 5.0), (3, 18.0)])
+@pytest.mark.skipif(not available(), reason="they are the kernels'")
+def test_factors_of_grids_grow_as_dissection_says(dimensions, growth):
+    """Like ``n log n`` in the plane (here 4.75 times as many), ``n^(4/3)`` in space (16 times)."""
+    sides = {2: (40, 80), 3: (12, 24)}[dimensions]
+    numbers = []
+    for side in sides:
+        points = np.arange(side**dimensions).reshape((side,) * dimensions)
+        pairs = [
+            (np.take(points, range(1, side), k), np.take(points, range(side - 1), k))
+            for k in range(dimensions)
+        ]
+        one, other = (np.concatenate([pair[i].ravel() for pair in pairs]) for i in (0, 1))
+        size = points.size
+        entries = coo_array((np.ones(len(one)), (one, other)), shape=(size, size))
+        numbers.append(Fronts(csc_array(entries + entries.T)).numbers)
+    assert numbers[1] / numbers[0] < growth

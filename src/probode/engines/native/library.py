@@ -32,7 +32,8 @@ FUNCTIONS = (
     *("machine_copy", "machine_free", "machine_advance", "machine_carry", "machine_weigh"),
     *("machine_plan", "machine_finish", "machine_band", "machine_took_jacobian"),
     *("machine_sparse_factors", "machine_full_factors", "machine_singular", "machine_scalars"),
-    "machine_vector",
+    *("machine_vector", "machine_fronts", "plan_fronts", "free_plan", "factorise_fronts"),
+    *("solve_factors", "free_factors"),
 )
 """What the library has, each name with ``probode_`` before it."""
 
@@ -86,9 +87,9 @@ def _load() -> ctypes.CDLL | None:
             *(path, error),
         )
         return None
-    for name in ("open", "advance", "use", "machine_advance"):
+    for name in ("open", "advance", "use", "machine_advance", "machine_fronts"):
         getattr(library, f"probode_{name}").restype = ctypes.c_int
-    for name in ("two_pole", "evaluation", "machine_copy"):
+    for name in ("two_pole", "evaluation", "machine_copy", "plan_fronts", "factorise_fronts"):
         getattr(library, f"probode_{name}").restype = ctypes.c_void_p
     library.probode_in_use.restype = ctypes.c_char_p
     library.probode_factorise_band.restype = ctypes.c_long

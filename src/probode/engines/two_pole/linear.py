@@ -1,27 +1,22 @@
 """Solving ``(M - c J) u = b`` for large and sparse ``J``: factorised once, used for many ``b``.
 
 Each class takes a Jacobian as its source hands it out and returns a function that solves. What it
-costs decides which one is used (:class:`Direct`): bands by LAPACK, anything else that is sparse
-by SuperLU, small or full matrices as they are, and Jacobians that are never formed by iterations.
+costs decides which one is used (:class:`Direct`): bands, anything else that is sparse
+(:mod:`probode.engines.two_pole.sparse_lu`), small or full matrices as they are, and Jacobians that
+are never formed by iterations.
 """
 
 import ctypes
-from collections.abc import Callable
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from probode.base.later import sparse
 from probode.engines.native.library import address, available, load
+from probode.engines.two_pole.sparse_lu import Singular, Solve, Sparse
 from probode.programs.colouring import columns_of, filled
 from probode.programs.layout import layout, widths
-
-Solve = Callable[[np.ndarray], np.ndarray]
-
-
-class Singular(ArithmeticError):
-    """A matrix that cannot be factorised, with the reason in words."""
 
 
 class Linear(Protocol):
@@ -169,85 +164,6 @@ class _LapackBand:
         lu, pivots, info = lapack.dgbtrf(matrix, lower, upper, overwrite_ab=True)
         _check(info, lu)
         return lambda b: lapack.dgbtrs(lu, lower, upper, b, pivots)[0]
-
-
-class Sparse:
-    """Sparse LU (SuperLU), with a minimum degree ordering of ``A + Aᵀ``, found once.
-
-    Matrices of discretised equations have a symmetric pattern and a heavy diagonal, for which that
-    ordering is some 2.5 times as fast as SciPy's default one; rows are exchanged only where a
-    diagonal entry is a hundred times smaller than others.
-    """
-
-    name = "sparse LU"
-
-    def __init__(self, d: int, mass: Any = None) -> None:
-        self._mass = sparse.csc_array(sparse.identity(d) if mass is None else mass)
-        self._known: tuple[Any, ...] | None = None
-
-    def factorised(self, jacobian: Any, c: float) -> Solve:
-        """By SuperLU."""
-        found = self.decomposed(jacobian, c)
-
-        def solve(b: np.ndarray) -> np.ndarray:
-            x = np.empty_like(b)
-            x[found.order] = found.lu.solve(b[found.order])
-            return x
-
-        return solve
-
-    def decomposed(self, jacobian: Any, c: float) -> "Decomposed":
-        """The factors of the matrix itself: it is not scaled."""
-        if self._known is None:
-            self._known = self._plan(jacobian)
-        order, fixed, places, matrix = self._known
-        data = fixed.copy()
-        data[places] -= c * jacobian.data
-        return Decomposed(_superlu(filled(matrix, data), "NATURAL"), order)
-
-    def _plan(self, jacobian: Any) -> tuple[Any, ...]:
-        """The order, what is always in the matrix, and where entries of Jacobians are in it."""
-        given = sparse.csc_array(jacobian)
-        ones = [np.ones(one.nnz) for one in (self._mass, given)]
-        both = sparse.csc_array(filled(self._mass, ones[0]) + filled(given, ones[1]))
-        d = both.shape[0]  # with a heavy diagonal it can be factorised, whatever its entries are
-        heavy = sparse.csc_array(both + 2.0 * both.nnz * sparse.identity(d))
-        order = np.argsort(_superlu(heavy, "MMD_AT_PLUS_A").perm_c)
-        place = np.empty(d, np.int64)
-        place[order] = np.arange(d)
-        matrix = sparse.csc_array(both[order][:, order])
-        matrix.sort_indices()
-        # Entries by one number each: those of a matrix in compressed columns are sorted by it.
-        known = columns_of(matrix) * np.int64(d) + matrix.indices
-        own, places = (
-            np.searchsorted(known, place[columns_of(one)] * d + place[one.indices])
-            for one in (self._mass, given)
-        )
-        fixed = np.zeros(matrix.nnz)
-        fixed[own] = self._mass.data
-        return order, fixed, places, matrix
-
-
-class Decomposed(NamedTuple):
-    """SuperLU's factors, of a matrix with rows and columns in an order."""
-
-    lu: Any
-    order: np.ndarray
-
-    @staticmethod
-    def of(matrix: Any) -> "Decomposed":
-        """Of any matrix, as it is."""
-        return Decomposed(_superlu(matrix, "MMD_AT_PLUS_A"), np.arange(matrix.shape[0]))
-
-
-def _superlu(matrix: Any, ordering: str) -> Any:
-    from scipy.sparse.linalg import splu
-
-    try:
-        symmetric = {"SymmetricMode": True, "Equil": False}
-        return splu(matrix, ordering, diag_pivot_thresh=0.01, options=symmetric)
-    except RuntimeError as error:
-        raise Singular(str(error)) from None
 
 
 _FEW = 64

@@ -20,7 +20,8 @@ from probode.base.precision import double_precision
 from probode.base.status import Status
 from probode.engines.native.library import address, load
 from probode.engines.two_pole import step
-from probode.engines.two_pole.linear import Banded, Decomposed, Direct, Full, Singular, Sparse
+from probode.engines.two_pole.linear import Banded, Direct, Full
+from probode.engines.two_pole.sparse_lu import Decomposed, Singular, Sparse
 from probode.engines.two_pole.step import Counts, Standing, System
 from probode.model.two_pole import HIGHEST, gains
 from probode.programs.field import Field
@@ -217,12 +218,21 @@ class Machine:
         chosen = self._chosen
         try:
             if isinstance(chosen, Sparse):
-                return self._sparse(chosen.decomposed(self._jacobian, c), False)
+                return self._take_sparse(chosen, c)
             assert isinstance(chosen, Full)
             both, exchanged = chosen.decomposed(self._jacobian, c)
         except Singular:
             return self._call("singular")
         return self._call("full_factors", np.asfortranarray(both), _short(exchanged))
+
+    def _take_sparse(self, chosen: Sparse, c: float) -> None:
+        found = chosen.by_fronts(self._jacobian, c)
+        if found is not None:
+            fronts, entries = found
+            taken = _library().probode_machine_fronts
+            if taken(ctypes.c_void_p(self._handle), fronts.handle, address(entries)):
+                return
+        self._sparse(chosen.decomposed(self._jacobian, c), False)
 
     def _sparse(self, made: Decomposed, inverse: bool) -> None:
         lu, places = made.lu, np.empty(self.system.size, np.int64)

@@ -28,7 +28,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from probode.engines.two_pole import vectors
-from probode.engines.two_pole.linear import Linear, Singular, Solve
+from probode.engines.two_pole.linear import Linear
+from probode.engines.two_pole.sparse_lu import Singular, Solve
 from probode.engines.two_pole.vectors import over
 from probode.model.two_pole import Gains, gains
 

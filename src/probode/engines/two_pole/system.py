@@ -13,8 +13,9 @@ from probode.base.compile import compiled, turn
 from probode.base.later import sparse
 from probode.engines.native.library import available
 from probode.engines.two_pole.krylov import Krylov
-from probode.engines.two_pole.linear import Direct, Singular, Sparse
+from probode.engines.two_pole.linear import Direct
 from probode.engines.two_pole.machine import evaluation_in_xla, loop_in_python, loop_in_xla
+from probode.engines.two_pole.sparse_lu import Singular, Sparse
 from probode.engines.two_pole.step import System
 from probode.programs.colouring import read_pattern
 from probode.programs.field import Field

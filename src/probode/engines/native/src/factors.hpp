@@ -5,19 +5,13 @@
 #include <vector>
 
 #include "band.hpp"
+#include "fronts.hpp"
+#include "kernels.hpp"
+#include "passes.hpp"
 #include "plain_band.hpp"
 
 namespace probode {
 namespace PROBODE_ISA {
-
-struct Factors {
-  double h = 0.0, gamma = 0.0;  // of the step that it was made for
-
-  virtual ~Factors() = default;
-  // In place; `room` has as many numbers as x, if that is wanted.
-  virtual void solve(double* x, double* room) const = 0;
-  virtual bool wants_room() const { return true; }
-};
 
 // Of a matrix whose rows and columns are taken in another order, if there is one.
 struct OrderedFactors : Factors {
@@ -91,6 +85,20 @@ std::shared_ptr<OrderedFactors> factorised_band(long d, int below, int above, co
   if (!made->factorise()) return nullptr;
   return made;
 }
+
+// Sparse, by small full matrices. Memory of earlier factors is used again.
+struct FrontFactors : Factors {
+  std::shared_ptr<const FrontPlan> plan;
+  Shared numbers;
+
+  FrontFactors(const std::shared_ptr<const FrontPlan>& given, const std::shared_ptr<Vectors>& memory)
+      : plan(given), numbers(Vectors::take(memory)) {}
+
+  // False: rows would have to be exchanged, or it is singular.
+  bool factorise(const double* entries) { return factorise_fronts(*plan, entries, numbers.get()); }
+
+  void solve(double* x, double* room) const override { solve_fronts(*plan, numbers.get(), x, room); }
+};
 
 // P A Q = L U with both factors in compressed columns: the entry of the diagonal is the first of L (and one) and the last
 // of U. `rows` and `columns` say where a row and a column of A have gone.

@@ -16,6 +16,7 @@ namespace probode {
 namespace PROBODE_ISA {
 
 Machine* new_two_pole(const double* numbers, const double* atol, const double* rtol, const double* x);  // two_pole.cc
+Factors* new_front_factors(const std::shared_ptr<const FrontPlan>& plan, const double* entries);
 void solve_abreast(const AbreastData& given, long from, long to);  // abreast.cc
 
 namespace {
@@ -116,7 +117,7 @@ extern const Kernels kernels;
 const Kernels kernels = {open_chunk,       advance_step,  run_chunk,        run_at_times,
                          run_to_posterior, gaussian,      evaluate_once,    transport_errors,
                          smooth_chunk,     interpolate_all, solve_members, solve_abreast, factorise_band,
-                         solve_band_of,    new_two_pole};
+                         solve_band_of,    new_front_factors, new_two_pole};
 
 }  // namespace PROBODE_ISA
 }  // namespace probode

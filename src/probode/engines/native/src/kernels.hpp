@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 #include "abreast/given.hpp"
+#include "front_plan.hpp"
 
 namespace probode {
 
@@ -24,6 +26,16 @@ struct Asking {
   virtual bool advance(const double* f, double* t, double* y) = 0;
 };
 
+// A matrix that was factorised.
+struct Factors {
+  double h = 0.0, gamma = 0.0;  // of the step that it was made for
+
+  virtual ~Factors() = default;
+  // In place; `room` has as many numbers as x, if that is wanted.
+  virtual void solve(double* x, double* room) const = 0;
+  virtual bool wants_room() const { return true; }
+};
+
 struct Machine : Asking {
   virtual Machine* copy() const = 0;
   // Its error is to be carried along; if it is watched, to be kept at these times alone.
@@ -37,6 +49,8 @@ struct Machine : Asking {
   virtual void band(int below, int above, const int32_t* order, const int32_t* ends, const int32_t* rows,
                     const double* entries, const int32_t* colours) = 0;
   virtual void took_jacobian() = 0;
+  // The matrix that was asked for, by fronts: whether that can be done.
+  virtual bool fronts(const std::shared_ptr<const FrontPlan>& plan, const double* entries) = 0;
   virtual void sparse_factors(const double* lower, const int32_t* lower_rows, const int32_t* lower_ends,
                               const double* upper, const int32_t* upper_rows, const int32_t* upper_ends,
                               const int32_t* rows, const int32_t* columns, bool inverse) = 0;
@@ -106,6 +120,8 @@ struct Kernels {
   long (*factorise_band)(long n, int below, int above, double* upper, double* lower, int* exchanged);
   void (*solve_band)(long n, int below, int above, const double* upper, const double* lower, const int* exchanged,
                      double* x);
+  // See fronts.hpp; null: rows would have to be exchanged.
+  Factors* (*factorise_fronts)(const std::shared_ptr<const FrontPlan>& plan, const double* entries);
   Machine* (*two_pole)(const double* numbers, const double* atol, const double* rtol, const double* x);
 };
 

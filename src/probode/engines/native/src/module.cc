@@ -278,6 +278,26 @@ void probode_solve_band(long n, int below, int above, const double* upper, const
   probode::kernels().solve_band(n, below, above, upper, lower, exchanged, x);
 }
 
+// ---- factorisations by fronts, by their address
+
+// `info`: the multiplications of a factorisation, the numbers of its factors and those that it needs besides.
+void* probode_plan_fronts(long d, const int32_t* ends, const int32_t* rows, const int32_t* order, double* info) {
+  auto plan = std::make_shared<const probode::FrontPlan>(probode::plan_fronts(d, ends, rows, order));
+  info[0] = plan->operations, info[1] = static_cast<double>(plan->numbers);
+  info[2] = static_cast<double>(plan->stack);
+  return new std::shared_ptr<const probode::FrontPlan>(std::move(plan));
+}
+
+void probode_free_plan(std::shared_ptr<const probode::FrontPlan>* plan) { delete plan; }
+
+probode::Factors* probode_factorise_fronts(const std::shared_ptr<const probode::FrontPlan>* plan,
+                                           const double* entries) {
+  return probode::kernels().factorise_fronts(*plan, entries);
+}
+
+void probode_solve_factors(const probode::Factors* factors, double* x, double* room) { factors->solve(x, room); }
+
+void probode_free_factors(probode::Factors* factors) { delete factors; }
 
 // ---- machines, by their address
 
@@ -326,6 +346,11 @@ void probode_machine_sparse_factors(probode::Machine* machine, const double* low
                                     const int32_t* upper_ends, const int32_t* rows, const int32_t* columns,
                                     int inverse) {
   machine->sparse_factors(lower, lower_rows, lower_ends, upper, upper_rows, upper_ends, rows, columns, inverse != 0);
+}
+
+int probode_machine_fronts(probode::Machine* machine, const std::shared_ptr<const probode::FrontPlan>* plan,
+                           const double* entries) {
+  return machine->fronts(*plan, entries);
 }
 
 void probode_machine_full_factors(probode::Machine* machine, const double* both, const int32_t* exchanged) {

@@ -8,5 +8,10 @@ Machine* new_two_pole(const double* numbers, const double* atol, const double* r
   return new TwoPole(numbers, atol, rtol, x);
 }
 
+Factors* new_front_factors(const std::shared_ptr<const FrontPlan>& plan, const double* entries) {
+  auto made = std::make_unique<FrontFactors>(plan, std::make_shared<Vectors>(plan->numbers));
+  return made->factorise(entries) ? made.release() : nullptr;
+}
+
 }  // namespace PROBODE_ISA
 }  // namespace probode

@@ -102,6 +102,16 @@ class TwoPole final : public Machine {
     matrix_room_ = true;
   }
 
+  bool fronts(const std::shared_ptr<const FrontPlan>& plan, const double* entries) override {
+    matrix_ = nullptr;  // its memory may be used again
+    if (!error_.carries()) used_ = nullptr;
+    if (plan != plan_) plan_ = plan, front_memory_ = std::make_shared<Vectors>(plan->numbers);
+    auto made = std::make_shared<FrontFactors>(plan, front_memory_);
+    if (!made->factorise(entries)) return false;
+    take(made);
+    return true;
+  }
+
   void full_factors(const double* both, const int32_t* exchanged) override {
     auto made = std::make_shared<FullFactors>();
     made->d = d_;
@@ -555,6 +565,8 @@ class TwoPole final : public Machine {
   std::vector<double> atol_, rtol_, x_;
   std::shared_ptr<Vectors> pool_;
   std::shared_ptr<Rows> mass_;
+  std::shared_ptr<const FrontPlan> plan_;
+  std::shared_ptr<Vectors> front_memory_;
   std::shared_ptr<Factors> matrix_, used_, inverse_;
   std::shared_ptr<Jacobian> jacobian_;
   bool matrix_room_ = false, has_jacobian_ = false, singular_ = false, resolved_ = true, finishing_ = false;
