@@ -1,7 +1,7 @@
 """LU of sparse matrices ``M - c J`` that are no bands: by the kernels, or by SuperLU.
 
 Both find once in which order unknowns are eliminated, from the pattern alone. The kernels
-(``native/src/fronts.hpp``) do nearly all of the arithmetic in small full matrices, three to seven
+(``native/src/fronts.hpp``) do nearly all of the arithmetic in small full matrices, two to six
 times as fast as SuperLU, but exchange no rows: where that is needed SuperLU takes their place.
 """
 
