@@ -185,6 +185,19 @@ def test_programs_that_call_python_are_not_kept(cache):
     assert not cache.exists()
 
 
+def test_programs_that_differ_in_what_they_do_not_use_are_told_apart(cache):
+    """Their texts would be the same."""
+    x, y = np.array([0.5, 1.0]), np.array([2.0, 3.0])
+    for used, given in ((0, (x, y)), (1, (y, x)), (0, (x, y, y))):
+
+        def cosine(given, used=used):
+            return jnp.cos(given[used])
+
+        found = on_disk.KeptProgram.of(cosine, None)(given)
+        np.testing.assert_allclose(found, np.cos(x), rtol=1e-6)
+    assert len(list(cache.iterdir())) == 3
+
+
 def test_what_was_not_used_for_longest_makes_room(cache, monkeypatch):
     anew(np.float32(0.5))
     (old,) = cache.iterdir()

@@ -90,7 +90,9 @@ class KeptProgram:
     @classmethod
     def of(cls, function: Callable[..., Any], options: Any, *static: int) -> "KeptProgram":
         """A function to be compiled."""
-        jitted = jax.jit(function, static_argnums=static, compiler_options=options)
+        # With arguments that are not used: without them different programs would have the same text.
+        given = {"static_argnums": static, "keep_unused": True, "compiler_options": options}
+        jitted = jax.jit(function, **given)
         return cls(function, jitted, static, options)
 
     def __call__(self, *args: Any) -> Any:
