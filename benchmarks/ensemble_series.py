@@ -32,7 +32,9 @@ MODES = {
 OURS = {
     "Lorenz": (
         (probode.EK0(3), (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7)),
+        (probode.EK0(4, evaluations=2), (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7)),
         (probode.EK0(5), (1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9)),
+        (probode.EK0(5, evaluations=2), (1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8)),
     ),
     "ROBER": (
         (probode.EK1(3), (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)),

@@ -253,3 +253,23 @@ def test_every_operation_has_a_form():
     known |= {"ceil", "round", "sqrt"}
     named = {x for x in OPERATIONS if source._expression(x, ["a", "b", "c"]).startswith(f"{x}(a)")}
     assert named <= known
+
+
+@pytest.mark.parametrize("smooth", [True, False])
+def test_bars_of_high_orders_are_of_the_size_of_the_error(smooth):
+    """The estimate beside the filter has to be better than two evaluations at order 5 are."""
+    times = np.linspace(0.0, 3.0, 11)
+    found = solve_ensemble(
+        *(lambda t, y, k: k * np.array([y[1], -y[0]]), (0.0, 3.0), [1.0, 0.5]),
+        (np.linspace(3.0, 5.0, 40),),
+        solver=EK0(5, evaluations=2),
+        save_at=times,
+        smooth=smooth,
+        rtol=1e-7,
+        atol=1e-7,
+    )
+    turns = np.linspace(3.0, 5.0, 40)[:, None] * times
+    cosine, sine = np.cos(turns), np.sin(turns)
+    exact = np.stack([cosine + 0.5 * sine, 0.5 * cosine - sine], axis=-1)
+    chi2 = np.mean(((found.mean - exact)[:, 1:] / found.std[:, 1:]) ** 2, axis=(1, 2))
+    assert np.all((chi2 > 1 / 3) & (chi2 < 3))

@@ -90,7 +90,7 @@ class KeptProgram:
     @classmethod
     def of(cls, function: Callable[..., Any], options: Any, *static: int) -> "KeptProgram":
         """A function to be compiled."""
-        # With arguments that are not used: without them different programs would have the same text.
+        # With arguments that are not used: without, different programs would have the same text.
         given = {"static_argnums": static, "keep_unused": True, "compiler_options": options}
         jitted = jax.jit(function, **given)
         return cls(function, jitted, static, options)

@@ -15,6 +15,8 @@ Scheme = Newton | Sweeps
 
 MODES = ("defect", "defect-fast")
 
+_HIGH = 5
+"""The order from which on the error beside a filter takes a stage more."""
 _BLOCK_STEPS = 256
 _LIGHT_BLOCK_STEPS = 1024
 """Without Jacobians preparing a step costs next to nothing, and so does padding."""
@@ -27,8 +29,8 @@ def scheme_for(method: Method, smoothed: bool, mode: str, has_jacobian: bool = T
     Of EK0 under a prior that knows a linear part it is implicit, if there is a Jacobian to be had.
 
     ``"defect"``: Radau IIA with four stages and a correction (8 ``f`` and a Jacobian a step), or
-    two sweeps of Gauss with three stages (6 ``f``). ``"defect-fast"``: three stages, linearised or
-    one sweep (3 ``f``).
+    two sweeps of Gauss with three stages (6 ``f``; with four stages beside a filter of order 5 or
+    more). ``"defect-fast"``: three stages, linearised or one sweep (3 ``f``).
     """
     check_choice("mode", mode, MODES)
     equation = method.equation
@@ -73,7 +75,10 @@ def _scheme(order: int, jacobian: str, smoothed: bool, fast: bool, derivatives: 
     # Derivatives of a filter are off by so much that their errors have to be swept in turn; the
     # kernels, which do not know how, do well with those of a smoother.
     in_turn = 1 if smoothed else derivatives
-    return Sweeps(Collocation("gauss", 3), k, 1 if fast else 2, order=in_turn)
+    # Three stages have the order six, as errors of high orders have themselves, where the
+    # interpolants that they are compared with are only cubic.
+    stages = 4 if not smoothed and not fast and order >= _HIGH else 3
+    return Sweeps(Collocation("gauss", stages), k, 1 if fast else 2, order=in_turn)
 
 
 def block_steps(scheme: Scheme, d: int) -> int:
