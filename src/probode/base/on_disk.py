@@ -91,8 +91,9 @@ class KeptProgram:
     def of(cls, function: Callable[..., Any], options: Any, *static: int) -> "KeptProgram":
         """A function to be compiled."""
         # With arguments that are not used: without, different programs would have the same text.
-        given = {"static_argnums": static, "keep_unused": True, "compiler_options": options}
-        jitted = jax.jit(function, **given)
+        jitted = jax.jit(
+            function, static_argnums=static, keep_unused=True, compiler_options=options
+        )
         return cls(function, jitted, static, options)
 
     def __call__(self, *args: Any) -> Any:
