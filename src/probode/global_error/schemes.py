@@ -77,8 +77,8 @@ def _scheme(order: int, jacobian: str, smoothed: bool, fast: bool, derivatives: 
     in_turn = 1 if smoothed else derivatives
     # Three stages have the order six, as errors of high orders have themselves, where the
     # interpolants that they are compared with are only cubic.
-    stages = 4 if not smoothed and not fast and order >= _HIGH else 3
-    return Sweeps(Collocation("gauss", stages), k, 1 if fast else 2, order=in_turn)
+    count = 4 if not smoothed and not fast and order >= _HIGH else 3
+    return Sweeps(Collocation("gauss", count), k, 1 if fast else 2, order=in_turn)
 
 
 def block_steps(scheme: Scheme, d: int) -> int:
