@@ -10,6 +10,7 @@ from scipy.sparse import coo_array, csc_array, random_array
 import probode
 from probode import PIControl, SparseEK1
 from probode.engines.native.library import available, disabled
+from probode.engines.two_pole import sparse_lu
 from probode.engines.two_pole.dense import coefficients, value
 from probode.engines.two_pole.linear import Banded, Direct, Full
 from probode.engines.two_pole.sparse_lu import Fronts, Singular, Sparse
@@ -215,6 +216,15 @@ def test_fronts_have_no_result_where_there_is_none(value):
     pattern = csc_array(sparse_matrix(0, 80, 0.05, "any"))
     pattern.data = matrix[pattern.indices, np.repeat(np.arange(80), np.diff(pattern.indptr))]
     assert Fronts.of(pattern).factorised(pattern.data) is None
+
+
+@pytest.mark.skipif(not available(), reason="they are the kernels'")
+def test_factors_without_room_are_refused_before_they_are_made(monkeypatch):
+    monkeypatch.setattr(sparse_lu, "_LARGE", 0.0)
+    monkeypatch.setattr(sparse_lu, "free_memory", lambda: 1e5)
+    j = csc_array(sparse_matrix(3, 300, 0.05, "any"))
+    with pytest.raises(MemoryError, match=r"300 unknowns.* GB .*krylov"):
+        Sparse(300).factorised(j, 0.1)
 
 
 @pytest.mark.parametrize("dimensions, growth", [(2, 5.0), (3, 18.0)])

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from probode.base.later import sparse
+from probode.base.limits import free_memory
 from probode.engines.native.library import address, available, load
 from probode.programs.colouring import columns_of, filled
 from probode.programs.memory import Memory
@@ -59,6 +60,7 @@ class Sparse:
             matrix = self._pattern(jacobian)
             key = matrix.shape[0], _digest(matrix.indptr), _digest(matrix.indices)
             plan = _PLANS.get(key, lambda: Fronts.of(matrix), keep=lambda one: one.is_small)
+            plan.check_memory()
             self._fronts = plan, Pattern.of(matrix, self._mass, jacobian)
         fronts, pattern = self._fronts
         return fronts, pattern.entries(jacobian, c)
@@ -128,6 +130,8 @@ _OF_GRIDS = 100
 _SMALL = 10**7
 """Numbers in the factors up to which a plan is kept for other solves."""
 _PLANS = Memory(8)
+_LARGE = 2.0**30
+"""Bytes from which on it is asked how much memory is free."""
 
 
 class Fronts:
@@ -156,6 +160,17 @@ class Fronts:
     def is_small(self) -> bool:
         """Whether it may be kept."""
         return self.numbers <= _SMALL
+
+    def check_memory(self) -> None:
+        """Refuses factors for which there is no room, before they are made."""
+        need = 8.0 * (self.numbers + self.room)
+        if need < _LARGE or need < (free := free_memory()):
+            return
+        raise MemoryError(
+            f"the sparse LU of M - γ h J, of {self.size} unknowns, would take {need / 1e9:.3g} GB, "
+            f"and {free / 1e9:.3g} GB are free. SparseEK1(linear='krylov') needs products with the "
+            "Jacobian only; in more than two dimensions give it a preconditioner, too."
+        )
 
     def factorised(self, entries: np.ndarray) -> Solve | None:
         """``None``: rows would have to be exchanged."""
