@@ -71,22 +71,173 @@ std::vector<int32_t> by_branches(const std::vector<int32_t>& parent) {
   return order;
 }
 
+// The same order and tree, in which branches are in one piece.
+void gather_branches(std::vector<int32_t>& order, std::vector<int32_t>& parent) {
+  const std::vector<int32_t> moved = by_branches(parent);
+  const size_t d = order.size();
+  std::vector<int32_t> place(d), new_order(d), new_parent(d);
+  for (size_t k = 0; k < d; ++k) place[moved[k]] = static_cast<int32_t>(k);
+  for (size_t k = 0; k < d; ++k) {
+    new_order[k] = order[moved[k]];
+    new_parent[k] = parent[moved[k]] < 0 ? -1 : place[parent[moved[k]]];
+  }
+  order.swap(new_order), parent.swap(new_parent);
+}
+
+std::vector<int32_t> inverse(const std::vector<int32_t>& order) {
+  std::vector<int32_t> place(order.size());
+  for (size_t k = 0; k < order.size(); ++k) place[order[k]] = static_cast<int32_t>(k);
+  return place;
+}
+
+// Unknowns, by their places in the order, that are eliminated together, and those that they leave behind.
+struct Group {
+  int32_t parent = -1;
+  std::vector<int32_t> pivots, left;
+  double zeros = 0.0;  // among its numbers
+};
+
+// What an unknown leaves behind: its own neighbours and those that its children have left. Where it is just what its only
+// child has left, without itself, both are eliminated together.
+std::vector<Group> groups_of(const Graph& graph, const std::vector<int32_t>& order, const std::vector<int32_t>& parent) {
+  const int32_t d = static_cast<int32_t>(order.size());
+  const std::vector<int32_t> place = inverse(order);
+  std::vector<Group> groups;
+  std::vector<std::vector<int32_t>> children(d);
+  std::vector<int32_t> group_of(d), mark(d, -1);
+  for (int32_t k = 0; k < d; ++k)
+    if (parent[k] >= 0) children[parent[k]].push_back(k);
+  for (int32_t k = 0; k < d; ++k) {
+    std::vector<int32_t> left;
+    auto add = [&](int32_t i) {
+      if (i > k && mark[i] != k) mark[i] = k, left.push_back(i);
+    };
+    for (int64_t p = graph.ends[order[k]]; p < graph.ends[order[k] + 1]; ++p) add(place[graph.neighbours[p]]);
+    for (int32_t child : children[k])
+      for (int32_t i : groups[group_of[child]].left) add(i);
+    if (children[k].size() == 1 && groups[group_of[children[k][0]]].left.size() == left.size() + 1) {
+      group_of[k] = group_of[children[k][0]];
+    } else {
+      group_of[k] = static_cast<int32_t>(groups.size());
+      groups.emplace_back();
+      for (int32_t child : children[k]) groups[group_of[child]].parent = group_of[k];
+    }
+    groups[group_of[k]].pivots.push_back(k);
+    groups[group_of[k]].left = std::move(left);
+  }
+  return groups;
+}
+
+double numbers_of(double pivots, double left) { return pivots * (pivots + 2 * left); }
+
 // Whether a front is worth joining with the one that it is added to, though that brings zeros into the factors: small
 // fronts take longer than their arithmetic.
 bool joins(double pivots, double zeros, double numbers) {
-  if (pivots <= 8) return true;
-  if (pivots <= 24) return zeros < 0.5 * numbers;
-  if (pivots <= 64) return zeros < 0.15 * numbers;
-  return zeros < 0.05 * numbers;
+  const double most = pivots <= 8 ? 0.8 : pivots <= 24 ? 0.5 : pivots <= 64 ? 0.15 : 0.05;
+  return zeros < most * numbers;
 }
 
-struct Supernode {
-  int32_t parent = -1;
-  std::vector<int32_t> pivots, left;
-  double zeros = 0.0;
-};
+// The last ones first; those that have gone into others have no pivots any more.
+void join(std::vector<Group>& groups) {
+  std::vector<int32_t> into(groups.size());
+  std::iota(into.begin(), into.end(), 0);
+  for (size_t s = groups.size(); s-- > 0;) {
+    Group& own = groups[s];
+    if (own.parent < 0) continue;
+    own.parent = into[own.parent];
+    Group& up = groups[own.parent];
+    const double p = own.pivots.size(), u = own.left.size(), up_p = up.pivots.size(), up_u = up.left.size();
+    const double both = numbers_of(p + up_p, up_u);
+    const double zeros = both - numbers_of(p, u) - numbers_of(up_p, up_u) + own.zeros + up.zeros;
+    if (!joins(p + up_p, zeros, both)) continue;
+    up.pivots.insert(up.pivots.end(), own.pivots.begin(), own.pivots.end());
+    up.zeros = zeros;
+    into[s] = own.parent;
+    own.pivots.clear();
+  }
+}
 
-double numbers_of(double p, double u) { return p * (p + 2 * u); }
+// From the numbers of things that each goes to (-1: to nothing) to lists of what goes to each.
+void list_by(const std::vector<int32_t>& to, long count, std::vector<int64_t>& begins, std::vector<int32_t>& list) {
+  begins.assign(count + 1, 0);
+  for (int32_t one : to)
+    if (one >= 0) ++begins[one + 1];
+  std::partial_sum(begins.begin(), begins.end(), begins.begin());
+  list.resize(begins[count]);
+  std::vector<int64_t> next(begins);
+  for (size_t i = 0; i < to.size(); ++i)
+    if (to[i] >= 0) list[next[to[i]]++] = static_cast<int32_t>(i);
+}
+
+// Pivots and what is left of each front, in the numbers of the final order; the fronts that each is added to.
+void number_fronts(std::vector<Group>& groups, const std::vector<int32_t>& order, FrontPlan& plan) {
+  std::vector<int32_t> number(groups.size(), -1), place(order.size()), up;
+  plan.first.assign(1, 0), plan.begins.assign(1, 0);
+  for (size_t s = 0; s < groups.size(); ++s) {
+    Group& own = groups[s];
+    if (own.pivots.empty()) continue;
+    number[s] = static_cast<int32_t>(plan.count());
+    std::sort(own.pivots.begin(), own.pivots.end());
+    for (int32_t k : own.pivots) {
+      place[k] = static_cast<int32_t>(plan.order.size());
+      plan.order.push_back(order[k]);
+    }
+    plan.first.push_back(static_cast<int32_t>(plan.order.size()));
+  }
+  for (Group& own : groups) {
+    if (own.pivots.empty()) continue;
+    up.push_back(own.parent < 0 ? -1 : number[own.parent]);
+    for (int32_t& k : own.left) k = place[k];
+    std::sort(own.left.begin(), own.left.end());
+    plan.rows.insert(plan.rows.end(), own.left.begin(), own.left.end());
+    plan.begins.push_back(static_cast<int64_t>(plan.rows.size()));
+  }
+  list_by(up, plan.count(), plan.child_begins, plan.children);
+}
+
+// Which front each entry belongs to, that of the pivot that comes first, and the places there.
+void place_entries(const int32_t* ends, const int32_t* rows, FrontPlan& plan) {
+  const std::vector<int32_t> place = inverse(plan.order);
+  std::vector<int32_t> front_of(plan.d), local(plan.d, 0), to, row, column;
+  for (long f = 0; f < plan.count(); ++f)
+    std::fill(front_of.begin() + plan.first[f], front_of.begin() + plan.first[f + 1], static_cast<int32_t>(f));
+  for (long j = 0; j < plan.d; ++j)
+    for (int32_t p = ends[j]; p < ends[j + 1]; ++p) {
+      row.push_back(place[rows[p]]), column.push_back(place[j]);
+      to.push_back(front_of[std::min(row.back(), column.back())]);
+    }
+  list_by(to, plan.count(), plan.entry_begins, plan.entries);
+  plan.entry_row.resize(to.size()), plan.entry_column.resize(to.size()), plan.relative.resize(plan.rows.size());
+  for (long f = 0; f < plan.count(); ++f) {
+    const int p = plan.pivots(f);
+    for (int k = 0; k < p; ++k) local[plan.first[f] + k] = k;
+    for (int64_t k = plan.begins[f]; k < plan.begins[f + 1]; ++k)
+      local[plan.rows[k]] = p + static_cast<int32_t>(k - plan.begins[f]);
+    for (int64_t k = plan.entry_begins[f]; k < plan.entry_begins[f + 1]; ++k) {
+      plan.entry_row[k] = local[row[plan.entries[k]]];
+      plan.entry_column[k] = local[column[plan.entries[k]]];
+    }
+    for (int64_t c = plan.child_begins[f]; c < plan.child_begins[f + 1]; ++c)
+      for (int64_t k = plan.begins[plan.children[c]]; k < plan.begins[plan.children[c] + 1]; ++k)
+        plan.relative[k] = local[plan.rows[k]];
+  }
+}
+
+void count(FrontPlan& plan) {
+  int64_t waiting = 0;
+  for (long f = 0; f < plan.count(); ++f) {
+    const int64_t p = plan.pivots(f), u = plan.left(f), n = p + u;
+    plan.numbers += p * (p + 2 * u);
+    plan.operations += p * (p * p / 3.0 + 1.0 * p * u + 1.0 * u * u);
+    plan.largest = std::max(plan.largest, n);
+    plan.stack = std::max(plan.stack, waiting + n * FrontPlan::row_length(n));
+    for (int64_t c = plan.child_begins[f]; c < plan.child_begins[f + 1]; ++c) {
+      const int64_t taken = plan.left(plan.children[c]);
+      waiting -= taken * taken;
+    }
+    waiting += u * u;
+  }
+}
 
 }  // namespace
 
@@ -94,145 +245,14 @@ FrontPlan plan_fronts(long d, const int32_t* ends, const int32_t* rows, const in
   const Graph graph = symmetric(d, ends, rows);
   std::vector<int32_t> order = given ? std::vector<int32_t>(given, given + d) : Dissection(graph).order();
   std::vector<int32_t> parent = tree(graph, order);
-  {  // branches in one piece
-    const std::vector<int32_t> moved = by_branches(parent);
-    std::vector<int32_t> place(d), new_order(d), new_parent(d);
-    for (long k = 0; k < d; ++k) place[moved[k]] = static_cast<int32_t>(k);
-    for (long k = 0; k < d; ++k) {
-      new_order[k] = order[moved[k]];
-      new_parent[k] = parent[moved[k]] < 0 ? -1 : place[parent[moved[k]]];
-    }
-    order.swap(new_order), parent.swap(new_parent);
-  }
-  std::vector<int32_t> place(d);
-  for (long k = 0; k < d; ++k) place[order[k]] = static_cast<int32_t>(k);
-
-  // What each unknown leaves behind: its own neighbours and those that its children have left. Where it is just what its
-  // only child has left, without itself, both are eliminated together.
-  std::vector<Supernode> nodes;
-  std::vector<std::vector<int32_t>> children(d);
-  std::vector<int32_t> node_of(d), mark(d, -1);
-  for (long k = 0; k < d; ++k)
-    if (parent[k] >= 0) children[parent[k]].push_back(static_cast<int32_t>(k));
-  for (int32_t k = 0; k < d; ++k) {
-    std::vector<int32_t> mine;
-    mark[k] = k;
-    auto add = [&](int32_t i) {
-      if (i > k && mark[i] != k) mark[i] = k, mine.push_back(i);
-    };
-    for (int64_t p = graph.ends[order[k]]; p < graph.ends[order[k] + 1]; ++p) add(place[graph.neighbours[p]]);
-    for (int32_t child : children[k])
-      for (int32_t i : nodes[node_of[child]].left) add(i);
-    std::sort(mine.begin(), mine.end());
-    const bool one = children[k].size() == 1;
-    if (one && nodes[node_of[children[k][0]]].left.size() == mine.size() + 1) {
-      node_of[k] = node_of[children[k][0]];
-    } else {
-      node_of[k] = static_cast<int32_t>(nodes.size());
-      nodes.emplace_back();
-      for (int32_t child : children[k]) nodes[node_of[child]].parent = node_of[k];
-    }
-    nodes[node_of[k]].pivots.push_back(k);
-    nodes[node_of[k]].left = std::move(mine);
-  }
-
-  // Fronts are joined with those that they are added to, the last ones first.
-  std::vector<int32_t> into(nodes.size());
-  std::iota(into.begin(), into.end(), 0);
-  for (size_t s = nodes.size(); s-- > 0;) {
-    if (nodes[s].parent < 0) continue;
-    nodes[s].parent = into[nodes[s].parent];
-    Supernode &up = nodes[nodes[s].parent], &own = nodes[s];
-    const double p = own.pivots.size(), u = own.left.size(), up_p = up.pivots.size(), up_u = up.left.size();
-    const double both = numbers_of(p + up_p, up_u);
-    const double zeros = both - numbers_of(p, u) - numbers_of(up_p, up_u) + own.zeros + up.zeros;
-    if (!joins(p + up_p, zeros, both)) continue;
-    up.pivots.insert(up.pivots.end(), own.pivots.begin(), own.pivots.end());
-    up.zeros = zeros;
-    into[s] = nodes[s].parent;
-    own.pivots.clear();
-  }
-
+  gather_branches(order, parent);
+  std::vector<Group> groups = groups_of(graph, order, parent);
+  join(groups);
   FrontPlan plan;
   plan.d = d;
-  std::vector<int32_t> number(nodes.size(), -1), front_of(d), kept, up;
-  plan.first.assign(1, 0), plan.begins.assign(1, 0);
-  std::vector<int32_t> final_place(d);
-  for (size_t s = 0; s < nodes.size(); ++s) {
-    Supernode& own = nodes[s];
-    if (own.pivots.empty()) continue;
-    number[s] = static_cast<int32_t>(kept.size());
-    std::sort(own.pivots.begin(), own.pivots.end());
-    for (int32_t k : own.pivots) {
-      final_place[k] = static_cast<int32_t>(plan.order.size());
-      front_of[plan.order.size()] = number[s];
-      plan.order.push_back(order[k]);
-    }
-    plan.first.push_back(static_cast<int32_t>(plan.order.size()));
-    kept.push_back(static_cast<int32_t>(s));
-  }
-  for (int32_t s : kept) {
-    Supernode& own = nodes[s];
-    up.push_back(own.parent < 0 ? -1 : number[own.parent]);
-    for (int32_t& k : own.left) k = final_place[k];
-    std::sort(own.left.begin(), own.left.end());
-    plan.rows.insert(plan.rows.end(), own.left.begin(), own.left.end());
-    plan.begins.push_back(static_cast<int64_t>(plan.rows.size()));
-    const double p = own.pivots.size(), u = own.left.size();
-    plan.numbers += static_cast<int64_t>(numbers_of(p, u));
-    plan.operations += p * (p * p / 3.0 + p * u + u * u);
-  }
-
-  // Where rows are in a front, and entries.
-  const long fronts = plan.count();
-  plan.relative.resize(plan.rows.size());
-  plan.child_begins.assign(fronts + 1, 0);
-  for (int32_t one : up)
-    if (one >= 0) ++plan.child_begins[one + 1];
-  std::partial_sum(plan.child_begins.begin(), plan.child_begins.end(), plan.child_begins.begin());
-  plan.children.resize(plan.child_begins[fronts]);
-  std::vector<int64_t> next(plan.child_begins);
-  for (long f = 0; f < fronts; ++f)
-    if (up[f] >= 0) plan.children[next[up[f]]++] = static_cast<int32_t>(f);
-  for (long j = 0; j < d; ++j) place[plan.order[j]] = static_cast<int32_t>(j);
-  std::vector<int64_t> counts(fronts + 1, 0);
-  auto front_of_entry = [&](int32_t i, int32_t j) { return front_of[std::min(i, j)]; };
-  for (long j = 0; j < d; ++j)
-    for (int32_t p = ends[j]; p < ends[j + 1]; ++p) ++counts[front_of_entry(place[rows[p]], place[j]) + 1];
-  std::partial_sum(counts.begin(), counts.end(), counts.begin());
-  plan.entry_begins = counts;
-  plan.entries.resize(counts[fronts]), plan.entry_row.resize(counts[fronts]), plan.entry_column.resize(counts[fronts]);
-  for (long j = 0; j < d; ++j)
-    for (int32_t p = ends[j]; p < ends[j + 1]; ++p) {
-      const int32_t i = place[rows[p]], k = place[j];
-      const int64_t at = counts[front_of_entry(i, k)]++;
-      plan.entries[at] = p, plan.entry_row[at] = i, plan.entry_column[at] = k;
-    }
-  int64_t top = 0;
-  for (long f = 0; f < fronts; ++f) {
-    const int64_t u = plan.left(f), n = plan.pivots(f) + u;
-    plan.largest = std::max(plan.largest, n);
-    plan.stack = std::max(plan.stack, top + n * FrontPlan::row_length(n));
-    for (int64_t c = plan.child_begins[f]; c < plan.child_begins[f + 1]; ++c) {
-      const int64_t gone = plan.left(plan.children[c]);
-      top -= gone * gone;
-    }
-    top += u * u;
-  }
-  std::vector<int32_t> local(d, 0);
-  for (long f = 0; f < fronts; ++f) {
-    const int p = plan.pivots(f);
-    for (int k = 0; k < p; ++k) local[plan.first[f] + k] = k;
-    for (int64_t k = plan.begins[f]; k < plan.begins[f + 1]; ++k)
-      local[plan.rows[k]] = p + static_cast<int32_t>(k - plan.begins[f]);
-    for (int64_t k = plan.entry_begins[f]; k < plan.entry_begins[f + 1]; ++k) {
-      plan.entry_row[k] = local[plan.entry_row[k]];
-      plan.entry_column[k] = local[plan.entry_column[k]];
-    }
-    for (int64_t c = plan.child_begins[f]; c < plan.child_begins[f + 1]; ++c)
-      for (int64_t k = plan.begins[plan.children[c]]; k < plan.begins[plan.children[c] + 1]; ++k)
-        plan.relative[k] = local[plan.rows[k]];
-  }
+  number_fronts(groups, order, plan);
+  place_entries(ends, rows, plan);
+  count(plan);
   return plan;
 }
 

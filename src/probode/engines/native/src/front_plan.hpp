@@ -6,23 +6,24 @@
 
 namespace probode {
 
-// Unknowns that are eliminated together, since the same others are left behind: a front has the rows and columns of these
-// pivots first, then those of the others.
+// A front is for unknowns (its pivots) that are eliminated together: a full matrix whose first rows and columns are theirs,
+// the others those of the unknowns that they leave behind. What is left of it after the elimination is added to a later one.
 struct FrontPlan {
   long d = 0;
-  std::vector<int32_t> order;         // which unknown comes when
-  std::vector<int32_t> first;         // front s has the pivots first[s] .. first[s + 1] - 1,
-  std::vector<int64_t> begins;        // and leaves behind rows[begins[s]] .. rows[begins[s + 1] - 1];
-  std::vector<int32_t> rows;          // what is left of its matrix is added
-  std::vector<int32_t> relative;      // to these rows and columns
-  std::vector<int64_t> child_begins;  // of the front that it goes to: after those that go to it,
-  std::vector<int32_t> children;      // which are children[child_begins[s]] .. , and come in this order
-  std::vector<int64_t> entry_begins;  // Front s begins with the entries entry_begins[s] .. of the matrix,
-  std::vector<int32_t> entries;       // of these numbers,
-  std::vector<int32_t> entry_row, entry_column;  // at these places of the front.
-  double operations = 0.0;            // multiplications of a factorisation
-  int64_t numbers = 0;                // in the factors
-  int64_t stack = 0, largest = 0;     // numbers that wait during a factorisation, at most; rows of the largest front
+  std::vector<int32_t> order;  // which unknown comes when; all below are places in it
+  // Front s has the pivots first[s] to first[s + 1] - 1 and leaves behind `rows`, from begins[s] to begins[s + 1] - 1; these
+  // have the rows and columns `relative` in the front that they are added to.
+  std::vector<int32_t> first, rows, relative;
+  std::vector<int64_t> begins;
+  // The fronts that are added to it: children[child_begins[s]] .. . They come before it, in this order.
+  std::vector<int64_t> child_begins;
+  std::vector<int32_t> children;
+  // Numbers of the entries of the matrix that it begins with, entries[entry_begins[s]] .. , and their places in it.
+  std::vector<int64_t> entry_begins;
+  std::vector<int32_t> entries, entry_row, entry_column;
+  double operations = 0.0;         // multiplications of a factorisation
+  int64_t numbers = 0, stack = 0;  // in the factors; that wait during a factorisation, at most
+  int64_t largest = 0;             // rows of the largest front
 
   long count() const { return static_cast<long>(first.size()) - 1; }
   // From one row of a front to the next: behind each there is room for a register, and not all rows begin in the same
