@@ -42,16 +42,17 @@ __attribute__((always_inline)) inline double* room(std::vector<double>& memory, 
 }
 
 // The larger or smaller number; NaN wins, so that a failed evaluation is never taken for a small error.
-template <typename Number>
-inline Number larger(Number a, Number b) { return a > b || a != a ? a : b; }
-
-template <typename Number>
-inline Number smaller(Number a, Number b) { return a < b || a != a ? a : b; }
+inline double larger(double a, double b) { return a > b || a != a ? a : b; }
+inline double smaller(double a, double b) { return a < b || a != a ? a : b; }
 
 // The same in lanes.
-inline Lane absolute(Lane x) { return x < 0.0 ? -x : x; }
+template <typename Vector>
+inline Vector larger(Vector a, Vector b) { return choose((a > b) | (a != a), a, b); }
 
-inline Lane largest(Lane a, Lane b) { return ((a > b) | (a != a)) ? a : b; }
+template <typename Vector>
+inline Vector smaller(Vector a, Vector b) { return choose((a < b) | (a != a), a, b); }
+
+inline Lane absolute(Lane x) { return choose(x < 0.0, -x, x); }
 
 inline double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();

@@ -185,7 +185,7 @@ struct Errors {
     Lane sums = {};
     long k = 0;
     for (; k + kLane <= d; k += kLane) {
-      const Lane size = largest(absolute(load(before + k)), absolute(load(after + k)));
+      const Lane size = larger(absolute(load(before + k)), absolute(load(after + k)));
       const Lane tolerance = load(atol + k) + load(rtol + k) * size;
       const Lane ratio = factor * (each ? load(each + k) : Lane{} + common) / tolerance;
       sums += ratio * ratio;

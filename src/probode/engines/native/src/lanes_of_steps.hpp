@@ -17,7 +17,7 @@ inline int leading(Mask fine) {
   return l;
 }
 
-inline Mask all_fine() { return Mask{} - 1; }
+inline Mask all_fine() { return Lane{} == Lane{}; }
 
 inline Mask representable(Lane square) { return (square > 1e-200) & (square < 1e200); }
 

@@ -42,6 +42,11 @@ inline Vector magnitude(Vector x) {
   return (Vector)((Bits)x & std::numeric_limits<int64_t>::max());
 }
 
+#if !(defined(__AVX__) || defined(__clang__))
+inline Lane root(Lane x) { return {root(x.low), root(x.high)}; }
+inline Lane magnitude(Lane x) { return {magnitude(x.low), magnitude(x.high)}; }
+#endif
+
 template <typename Number>
 inline Number arithmetic(int32_t operation, Number a, Number b, Number c) {
   const Number zero = {}, one = zero + 1.0, infinity = zero + std::numeric_limits<double>::infinity();
@@ -57,23 +62,23 @@ inline Number arithmetic(int32_t operation, Number a, Number b, Number c) {
     case kSquare: return a * a;
     case kSqrt: return root(a);
     // As pow(a, 0.5): not the negative zero of a square root, nor its NaN of minus infinity.
-    case kRoot: return a == -infinity ? infinity : root(a) + 0.0;
+    case kRoot: return choose(a == -infinity, infinity, root(a) + 0.0);
     case kRsqrt: return 1.0 / root(a);
     case kAbs: return magnitude(a);
     case kMax: return larger(a, b);
     case kMin: return smaller(a, b);
-    case kSelect: return a != zero ? c : b;
+    case kSelect: return choose(a != zero, c, b);
     case kClamp: return smaller(larger(b, a), c);
-    case kLt: return a < b ? one : zero;
-    case kLe: return a <= b ? one : zero;
-    case kGt: return a > b ? one : zero;
-    case kGe: return a >= b ? one : zero;
-    case kEq: return a == b ? one : zero;
-    case kNe: return a != b ? one : zero;
-    case kAnd: return a != zero && b != zero ? one : zero;
-    case kOr: return a != zero || b != zero ? one : zero;
-    case kXor: return (a != zero) != (b != zero) ? one : zero;
-    case kNot: return a == zero ? one : zero;
+    case kLt: return choose(a < b, one, zero);
+    case kLe: return choose(a <= b, one, zero);
+    case kGt: return choose(a > b, one, zero);
+    case kGe: return choose(a >= b, one, zero);
+    case kEq: return choose(a == b, one, zero);
+    case kNe: return choose(a != b, one, zero);
+    case kAnd: return choose((a != zero) & (b != zero), one, zero);
+    case kOr: return choose((a != zero) | (b != zero), one, zero);
+    case kXor: return choose(a != zero, choose(b != zero, zero, one), choose(b != zero, one, zero));
+    case kNot: return choose(a == zero, one, zero);
   }
   return zero;
 }

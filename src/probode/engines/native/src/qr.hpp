@@ -6,22 +6,12 @@
 #pragma once
 
 #include <cmath>
-#include <cstring>
 #include <limits>
+
+#include "lane.hpp"
 
 namespace probode {
 namespace PROBODE_ISA {
-
-constexpr int kLane = 4;  // doubles per vector
-typedef double Lane __attribute__((vector_size(8 * kLane)));
-
-inline Lane load(const double* x) {
-  Lane v;
-  std::memcpy(&v, x, sizeof(Lane));
-  return v;
-}
-
-inline void store(double* x, Lane v) { std::memcpy(x, &v, sizeof(Lane)); }
 
 // 1 / x, or zero for a pivot that is zero: of a component that is zero. Numbers below the normal ones have too few
 // digits to divide by, and 1 / x may overflow. (XLA takes them for zero.)

@@ -12,11 +12,11 @@ namespace PROBODE_ISA {
 //
 // M goes from step to step. Where smoothing leaves less than kLeastShare of a variance, I - M loses digits:
 // such steps are left to others.
-template <int w, int fixed, int order>
-class ByInformation : public SeveralSteps<w, fixed, order> {
-  using Base = SeveralSteps<w, fixed, order>;
-  using Base::at, Base::b_, Base::count, Base::filled, Base::inverse_, Base::length, Base::n, Base::own_, Base::root_,
-      Base::s, Base::scale_, Base::size, Base::turned_, Base::wide, Base::z_, Base::kMost, Base::above;
+template <int w, int fixed>
+class ByInformation : public SeveralSteps<w, fixed> {
+  using Base = SeveralSteps<w, fixed>;
+  using Base::at, Base::b_, Base::count, Base::filled, Base::inverse_, Base::length, Base::n, Base::order, Base::own_,
+      Base::root_, Base::s, Base::scale_, Base::size, Base::turned_, Base::wide, Base::z_, Base::kMost, Base::above;
 
  public:
   ByInformation(const Settings& settings, const double* rows, double* out) : Base(settings, rows, out) {
@@ -81,7 +81,7 @@ class ByInformation : public SeveralSteps<w, fixed, order> {
   // where the components of u depend on each other, that would lose digits.
   Mask whiten() {
     const int total = count + above;
-    Lane u[w][kMost + above];
+    Lane u[w][kMost + (Base::kHighest + 1) * w];
     for (int a = 0; a < w; ++a) {
       for (int r = 0; r < count; ++r) u[a][r] = at(z_, r)[a];
       for (int k = 0; k < above; ++k) u[a][count + k] = own_[k][a];

@@ -8,21 +8,23 @@
 namespace probode {
 namespace PROBODE_ISA {
 
-// Sizes of a block of `w` components; `fixed` is the number of derivatives where it is known at compile time.
+// Sizes of a block of `w` components; `fixed` is the number of derivatives where it is known at compile time, for an
+// equation of first order. Known sizes gain a few per cent, and take as long to compile as all others together.
 template <int w, int fixed>
 struct Shape {
   static constexpr int n = fixed, size = n * w, count = size - w;  // count: rows of R
+  static constexpr int order = 1, read = w, above = 2 * w;  // columns of what f takes; where those above y^(k) begin
   static constexpr int wide = (size + kTile - 1) / kTile * kTile, filled = (count + kTile - 1) / kTile * kTile;
   static constexpr int length = filled % 16 == 0 ? filled + kLane : filled;
-  explicit Shape(int) {}
+  Shape(int, int) {}
 };
 
 template <int w>
 struct Shape<w, 0> {
-  const int n, size, count, wide, filled, length;
-  explicit Shape(int n)
-      : n(n), size(n * w), count(size - w), wide(whole_tiles(size)), filled(whole_tiles(count)),
-        length(row_length(filled)) {}
+  const int n, size, count, order, read, above, wide, filled, length;
+  Shape(int n, int order)
+      : n(n), size(n * w), count(size - w), order(order), read(order * w), above(read + w), wide(whole_tiles(size)),
+        filled(whole_tiles(count)), length(row_length(filled)) {}
 };
 
 // Blocks so small that a step by itself waits for its roots and divisions most of the time. In the units of
@@ -36,12 +38,12 @@ struct Shape<w, 0> {
 //   mean of ξ = Z₁ a + Z₂ (mean of ξ⁺),   smoothed mean = filtered mean + Rᵀ (mean of ξ)
 //
 // Steps are left to others where R or R⁺ are not those of an update (rows for all but y^(k)), where they do not
-// fit each other, and where rounding hides the noise. `order` is that of the equation, k.
-template <int w, int fixed, int order>
+// fit each other, and where rounding hides the noise. `order` is that of the equation, k: one or two.
+template <int w, int fixed>
 class SeveralSteps : protected Shape<w, fixed> {
  public:
   SeveralSteps(const Settings& settings, const double* rows, double* out)
-      : Shape<w, fixed>(settings.n), s(settings), columns(s.structure == kIsotropic ? s.d : 1), rows_(rows), out_(out),
+      : Shape<w, fixed>(settings.n, settings.determined), s(settings), columns(s.structure == kIsotropic ? s.d : 1), rows_(rows), out_(out),
         next_(static_cast<size_t>(filled) * columns), unused_(static_cast<size_t>(s.block_triangle())) {
     const size_t lanes = 3 * static_cast<size_t>(filled) * wide + static_cast<size_t>(wide) * wide +
                          static_cast<size_t>(filled) * filled + kTile;
@@ -58,10 +60,11 @@ class SeveralSteps : protected Shape<w, fixed> {
   }
 
  protected:
-  using Shape<w, fixed>::n, Shape<w, fixed>::size, Shape<w, fixed>::count, Shape<w, fixed>::wide,
-      Shape<w, fixed>::filled, Shape<w, fixed>::length;
+  using Shape<w, fixed>::n, Shape<w, fixed>::size, Shape<w, fixed>::count, Shape<w, fixed>::order,
+      Shape<w, fixed>::read, Shape<w, fixed>::above, Shape<w, fixed>::wide, Shape<w, fixed>::filled,
+      Shape<w, fixed>::length;
+  static constexpr int kHighest = fixed ? 1 : 2;  // order
   static constexpr int kMost = kMaxDerivatives * w + kTile;
-  static constexpr int read = order * w, above = read + w;  // columns of what f takes; where those above y^(k) begin
 
   static Lane* lanes_of(std::vector<double>& memory, size_t lanes) {
     double* begin = room(memory, kLane * lanes);
@@ -70,7 +73,7 @@ class SeveralSteps : protected Shape<w, fixed> {
   }
 
   // The rows of R are those of all derivatives but y^(k): where they begin. Place: in the order of `slot`.
-  static constexpr int begin(int r) { return r < read ? r : r + w; }
+  int begin(int r) const { return r < read ? r : r + w; }
   static constexpr int place(int r) { return r + w; }
   // How many of these rows have begun at a column.
   int begun(int c) const { return c < read ? c + 1 : c < above ? read : std::min(c + 1 - w, count); }
@@ -183,7 +186,7 @@ class SeveralSteps : protected Shape<w, fixed> {
 
   // a, from U in `b_`. The prediction is rounded as the filter's.
   void innovate() {
-    Lane difference[order + 1][w], inverse[kMaxDerivatives];
+    Lane difference[kHighest + 1][w], inverse[kMaxDerivatives];
     for (int j = 1; j < n; ++j) inverse[j] = 1.0 / coords_[j];
     for (int k = 0; k < w; ++k) {
       for (int j = 0; j < n; ++j) mean_[j * w + k] = gather(means_, static_cast<long>(j) * s.d + k);
@@ -307,7 +310,7 @@ class SeveralSteps : protected Shape<w, fixed> {
   const Settings& s;
   const long columns;                   // of means that share a block
   Lane *r_, *after_, *z_, *b_, *root_;  // root_: rows of `filled` lanes
-  Lane inverse_[kMost] = {}, variance_[kMost], own_[(order + 1) * w][w], innovation_[w], scale_[w];
+  Lane inverse_[kMost] = {}, variance_[kMost], own_[(kHighest + 1) * w][w], innovation_[w], scale_[w];
   double* turned_[kSteps];  // Zᵀ of each step, rows of `length` numbers
 
  private:
@@ -385,7 +388,7 @@ class SeveralSteps : protected Shape<w, fixed> {
   const double* rows_;
   double* out_;
   double variance_of_noise_[kMaxDerivatives];
-  Lane change_[kMaxDerivatives], coords_[kMaxDerivatives], slopes_[read][w], mean_[kMost];
+  Lane change_[kMaxDerivatives], coords_[kMaxDerivatives], slopes_[kHighest * w][w], mean_[kMost];
   const double *means_[kSteps], *means_after_[kSteps], *scales_[kSteps];
   std::vector<double> memory_, numbers_, next_, unused_;
 };

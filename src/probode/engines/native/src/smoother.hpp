@@ -338,18 +338,18 @@ void smooth_several(const Smoothing& chunk, long count) {
 
 constexpr int kFewDerivatives = 6;  // up to order 5 smoothing seldom leaves too little of a variance
 
-// The orders that are used most are known at compile time, which products gain from.
+// The orders that are used most are known at compile time for blocks of up to so many components.
+#if !defined(PROBODE_KNOWN_WIDTH)
+#define PROBODE_KNOWN_WIDTH 3
+#endif
+constexpr int kKnownWidth = PROBODE_KNOWN_WIDTH;
+
 template <int w>
 void smooth_narrow(const Smoothing& chunk, long count) {
-  if (chunk.s.determined == 2) {
-    if (chunk.s.n <= kFewDerivatives) return smooth_several<ByInformation<w, 0, 2>>(chunk, count);
-  } else {
-    switch (chunk.s.n) {
-      case 4: return smooth_several<ByInformation<w, w < 4 ? 4 : 0, 1>>(chunk, count);
-      case 6: return smooth_several<ByInformation<w, w < 4 ? 6 : 0, 1>>(chunk, count);
-    }
-    if (chunk.s.n <= kFewDerivatives) return smooth_several<ByInformation<w, 0, 1>>(chunk, count);
-  }
+  constexpr bool known = w <= kKnownWidth;
+  if (chunk.s.determined == 1 && chunk.s.n == 4) return smooth_several<ByInformation<w, known ? 4 : 0>>(chunk, count);
+  if (chunk.s.determined == 1 && chunk.s.n == 6) return smooth_several<ByInformation<w, known ? 6 : 0>>(chunk, count);
+  if (chunk.s.n <= kFewDerivatives) return smooth_several<ByInformation<w, 0>>(chunk, count);
   for (long i = count - 1; i >= 0; --i)
     for (int block = 0; block < chunk.s.blocks(); ++block) chunk.step(block, i, nullptr);
 }

@@ -150,7 +150,7 @@ class Shifted {
 inline double sum_of(Lane x) { return (x[0] + x[2]) + (x[1] + x[3]); }
 
 inline double largest_of(Lane x) {
-  x = largest(x, Lane{x[2], x[3], x[0], x[1]});
+  x = larger(x, Lane{x[2], x[3], x[0], x[1]});
   return larger(x[0], x[1]);
 }
 
@@ -261,7 +261,7 @@ class Transport {
       }
       value_[a] = left[a] + value;
       tangent_[a] = slope * inverse;
-      top = largest(magnitude(value_[a]), top);
+      top = larger(magnitude(value_[a]), top);
     }
     noise_ = c_.rounding * largest_of(top);
   }
@@ -345,8 +345,8 @@ class Transport {
     Lane moved = {}, changed = {};
     for (int a = 0; a < d_; ++a) {
       const double inverse = 1.0 / larger(largest_of(magnitude(stages_[a])), noise_);
-      moved = largest(magnitude(moved_[a]) * inverse, moved);
-      changed = largest((magnitude(change_[a]) - noise_) * inverse, changed);  // at least zero
+      moved = larger(magnitude(moved_[a]) * inverse, moved);
+      changed = larger((magnitude(change_[a]) - noise_) * inverse, changed);  // at least zero
     }
     moved_part_ = largest_of(moved);
     changed_ = largest_of(changed);

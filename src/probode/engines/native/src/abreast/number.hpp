@@ -55,8 +55,10 @@ PROBODE_APART inline Number distance(Number a, Number b) { return hypot(a, b); }
 
 #if defined(__AVX512F__)
 constexpr int kAbreast = 8;
-#else
+#elif defined(__AVX__)
 constexpr int kAbreast = 4;
+#else
+constexpr int kAbreast = 2;
 #endif
 typedef double Number __attribute__((vector_size(8 * kAbreast)));
 typedef decltype(Number{} < Number{}) Mask;
