@@ -58,7 +58,6 @@ nb_execution_in_temp = True
 nb_execution_show_tb = True
 nb_merge_streams = True
 logging.getLogger("traitlets").setLevel(logging.WARNING)
-nb_execution_excludepatterns = ["docs/ensembles.md"]  # clusters, and inputs that stand for others
 
 
 def _library() -> str:
