@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+import probode
+
 SOURCE = Path(__file__).parents[1] / "src"
 MODULES = sorted(
     ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
@@ -14,8 +16,23 @@ MODULES = sorted(
 )
 
 
+REFERENCE = "".join(
+    path.read_text() for path in sorted((SOURCE.parent / "docs" / "api").glob("*.md"))
+)
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_the_examples_of_a_module_are_true(name):
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     found = doctest.testmod(importlib.import_module(name), optionflags=flags)
     assert found.attempted and not found.failed
+
+
+@pytest.mark.parametrize("name", dir(probode))
+def test_every_public_name_is_in_the_reference_with_an_example(name):
+    if name.startswith("__"):
+        return
+    thing = getattr(probode, name)
+    assert f":: {name}\n" in REFERENCE.replace(":: probode.", ":: ").replace("()\n", "\n")
+    if callable(thing):
+        assert ">>>" in thing.__doc__

@@ -121,4 +121,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """Everything public, imported already or not: what completion offers."""
-    return sorted({*globals(), *__all__, *_LAZY})
+    return sorted({*__all__, *_LAZY, "__version__", "__doc__", "__all__"})

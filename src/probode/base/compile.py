@@ -89,6 +89,12 @@ def use_compilation_cache(folder: str | os.PathLike[str] | None = None) -> Path 
     -------
     Path or None
         The folder; ``None`` if it cannot be written to, and nothing is kept.
+
+    Examples
+    --------
+    >>> import probode
+    >>> probode.use_compilation_cache("my-programs")  # doctest: +SKIP
+    PosixPath('my-programs')
     """
     chosen = cache_folder()
     if chosen is not None:

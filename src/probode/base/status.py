@@ -4,7 +4,17 @@ from enum import IntEnum
 
 
 class Status(IntEnum):
-    """How a solve ended. ``Status.SUCCESS`` is 0, ``Status.EVENT`` 2, every failure is negative."""
+    """How a solve ended. ``Status.SUCCESS`` is 0, ``Status.EVENT`` 2, every failure is negative.
+
+    Examples
+    --------
+    >>> import probode
+    >>> posterior = probode.solve(lambda t, y: y**2, (0, 2), 1.0)  # infinite at t = 1
+    >>> posterior.status < 0
+    True
+    >>> bool(posterior.t[-1] < 1)
+    True
+    """
 
     RUNNING = 1
     SUCCESS = 0

@@ -39,6 +39,16 @@ class Sweep:
         those along different ones make all combinations.
     coords
         Labels along the dimension, ``(B,)``; by default the values, if they are numbers.
+
+    Examples
+    --------
+    >>> import probode
+    >>> one, two = probode.Sweep([1.0, 2.0, 3.0], "a"), probode.Sweep([0.0, 0.5], "b")
+    >>> ensemble = probode.solve_ensemble(
+    ...     lambda t, y, a, b: b - a * y, (0, 1), 1.0, (one, two), save_at=1.0
+    ... )
+    >>> ensemble.dims, ensemble.mean.shape
+    (('a', 'b'), (3, 2, 1))
     """
 
     values: Any
@@ -48,7 +58,19 @@ class Sweep:
 
 @dataclass(frozen=True)
 class Shared:
-    """An array that is the same for all members of an ensemble."""
+    """An array that is the same for all members of an ensemble.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import probode
+    >>> rates = np.array([[-1.0, 0.5], [0.5, -1.0]])
+    >>> ensemble = probode.solve_ensemble(
+    ...     lambda t, y, a: a @ y, (0, 1), np.ones((3, 2)), (probode.Shared(rates),), save_at=1.0
+    ... )
+    >>> ensemble.mean.shape  # three starts, one matrix; one time
+    (3, 1, 2)
+    """
 
     values: Any
 

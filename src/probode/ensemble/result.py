@@ -32,6 +32,19 @@ class Ensemble(Views):
     dimension otherwise (``dims``, ``coords``). Then come the save points and the shape of ``y0``:
     of an equation of second order ``(2, *shape)``, values and velocities.
     ``ensemble[i]`` is a part of it, indexed along the members as NumPy does.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import probode
+    >>> rates = np.array([1.0, 2.0, 3.0])
+    >>> ensemble = probode.solve_ensemble(
+    ...     lambda t, y, rate: -rate * y, (0, 1), [1.0], (rates,), save_at=[0.5, 1.0]
+    ... )
+    >>> ensemble.mean.shape  # members, times, components
+    (3, 2, 1)
+    >>> int(ensemble.failed.size)
+    0
     """
 
     fun: Callable[..., Any]

@@ -120,6 +120,14 @@ class PControl(Control):
         Bounds for the length of a step.
     rho, eta_min, eta_max
         Safety factor, and bounds for the change from one step to the next.
+
+    Examples
+    --------
+    >>> import probode
+    >>> control = probode.PControl(rtol=1e-6, atol=1e-9, max_step=0.1)
+    >>> posterior = probode.solve(lambda t, y: -y, (0, 1), 1.0, control=control)
+    >>> bool(abs(posterior.mean[-1] - 0.36787944) < 1e-6)
+    True
     """
 
     rtol: Any = 1e-6
@@ -268,6 +276,21 @@ class PIControl(PControl):
     Looking one step back damps the oscillation of step sizes that makes purely proportional
     control reject up to every third step. After a rejection the proportional rule is used, and
     the step does not grow.
+
+    Parameters are those of :class:`PControl`, and the weights of the two parts:
+
+    Parameters
+    ----------
+    integral, proportional
+        ``k_I`` and ``k_P``.
+
+    Examples
+    --------
+    >>> import probode
+    >>> control = probode.PIControl(rtol=1e-6, atol=1e-9)
+    >>> posterior = probode.solve(lambda t, y: -y, (0, 1), 1.0, control=control)
+    >>> bool(abs(posterior.mean[-1] - 0.36787944) < 1e-6)
+    True
     """
 
     integral: Any = field(default=0.3, kw_only=True)

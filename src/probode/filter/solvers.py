@@ -244,7 +244,24 @@ class EK0(Solver):
 
 @dataclass(frozen=True, repr=False)
 class DiagonalEK1(Solver):
-    """First-order linearisation with the Jacobian's diagonal: semi-implicit, cost linear in d."""
+    """For components that hardly act on each other: EK1 with only the Jacobian's diagonal.
+
+    A step costs in proportion to the number of components, and stiffness of each of them by itself
+    does not limit its length. What components do to each other is neglected in the linearisation:
+    where that matters, tolerances have to be tight. Parameters are those of :class:`EK0`, but for
+    ``evaluations``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import probode
+    >>> rates = np.array([1.0, 10.0, 100.0])
+    >>> result = probode.solve_ivp(
+    ...     lambda t, y: -rates * y, (0, 1), np.ones(3), method=probode.DiagonalEK1(5)
+    ... )
+    >>> bool(np.abs(result.y[:, -1] - np.exp(-rates)).max() < 1e-3)
+    True
+    """
 
     jacobian: ClassVar[str] = "diagonal"
 
@@ -287,6 +304,15 @@ class EK1(Solver):
         again, and rejected if that moves ``y``. It is what ``solve_ivp`` takes up to order 6; at
         higher orders so long steps can cost the smoother its digits. For ``y' = f(t, y)``; implicit
         equations are judged by corrections in any case. See ``docs/performance.md``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import probode
+    >>> stiff = lambda t, y: -1000 * (y - np.cos(t))
+    >>> result = probode.solve_ivp(stiff, (0, 5), [1.0], method=probode.EK1(3))
+    >>> len(result.t) < 200
+    True
     """
 
     jacobian: ClassVar[str] = "full"
@@ -345,6 +371,17 @@ class SparseEK1(Solver):
         For these: ``(t, y, c, b) -> u`` with ``u`` near the solution of ``(M - c J) u = b``,
         traceable by JAX; ``"jacobi"``: the diagonal of ``M - c J``; ``"none"``. By default
         ``"jacobi"``, where the program says where the Jacobian has entries.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import probode
+    >>> def heat(t, u):
+    ...     return 400 * (np.roll(u, 1) - 2 * u + np.roll(u, -1))
+    >>> start = np.sin(np.linspace(0, 2 * np.pi, 200, endpoint=False))
+    >>> result = probode.solve_ivp(heat, (0, 0.1), start, method=probode.SparseEK1(3))
+    >>> result.success
+    True
     """
 
     jacobian: ClassVar[str] = "sparse"

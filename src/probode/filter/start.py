@@ -30,7 +30,14 @@ from probode.programs.taylor import derivatives
 
 @dataclass(frozen=True)
 class TaylorStart:
-    """Exact derivatives by Taylor-mode automatic differentiation."""
+    """Exact derivatives by Taylor-mode automatic differentiation.
+
+    Examples
+    --------
+    >>> import probode
+    >>> probode.EK1(3).initialization
+    TaylorStart()
+    """
 
     name = "taylor"
 
@@ -50,6 +57,13 @@ class DiffuseStart:
     """Zero mean and standard deviation ``std``, conditioned on ``y0`` and ``f(t0, y0)``.
 
     With a fixed diffusion ``σ²`` the standard deviation is ``σ std``, as in the paper.
+
+    Examples
+    --------
+    >>> import probode
+    >>> solver = probode.EK1(3, initialization=probode.DiffuseStart(std=10.0))  # or "diffuse"
+    >>> probode.solve_ivp(lambda t, y: -y, (0, 1), [1.0], method=solver).success
+    True
     """
 
     std: float = 1.0
@@ -97,6 +111,12 @@ class RungeKuttaStart:
     mean; what they differ from those of the polynomial over ``m - 1`` steps is taken as their
     standard deviation. Where the steps are too long for a stiff equation, so that the values
     explode, they are repeated at a tenth of the length, as often as needed.
+
+    Examples
+    --------
+    >>> import probode
+    >>> probode.EK1(3, initialization="runge-kutta").initialization
+    RungeKuttaStart()
     """
 
     name = "runge-kutta"

@@ -62,6 +62,17 @@ class Periodic:
     rtol, atol
         How near a solution has to come back: ``atol + rtol max |y|`` over the orbit; by default as
         for steps.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import probode
+    >>> def van_der_pol(t, y):
+    ...     return np.array([y[1], (1 - y[0] ** 2) * y[1] - y[0]])
+    >>> until = probode.Periodic(rtol=1e-6)
+    >>> result = probode.solve_ivp(van_der_pol, (0, np.inf), [2.0, 0.0], until=until)
+    >>> round(result.period, 3)
+    6.663
     """
 
     rtol: Any = None

@@ -63,6 +63,15 @@ class Steady:
     ----------
     rtol, atol
         How near to the steady state is near enough: ``atol + rtol |y|``; by default as for steps.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import probode
+    >>> until = probode.Steady(rtol=1e-8)
+    >>> result = probode.solve_ivp(lambda t, y: 1 - y, (0, np.inf), [0.0], until=until)
+    >>> round(float(result.steady.y[0]), 6)
+    1.0
     """
 
     rtol: Any = None

@@ -103,6 +103,12 @@ class Diffusion:
     ----------
     multivariate
         One diffusion per component instead of one for all.
+
+    Examples
+    --------
+    >>> import probode
+    >>> isinstance(probode.EK1(3, "damped").diffusion, probode.Diffusion)
+    True
     """
 
     multivariate: bool = False
@@ -177,6 +183,12 @@ class DynamicDiffusion(Diffusion):
         Whether ``σ_n²`` is the geometric mean of what the residual says and of ``σ_{n-1}²`` (which
         counts as at most 1e4 times larger or smaller). If not, the residual alone decides, as in
         the paper. The error estimate is that of the paper in both cases.
+
+    Examples
+    --------
+    >>> import probode
+    >>> probode.EK1(3, "damped").diffusion
+    DynamicDiffusion(multivariate=False, damped=True)
     """
 
     damped: bool = False
@@ -226,6 +238,13 @@ class FixedDiffusion(Diffusion):
         larger of the estimate over the earlier steps and this step's own. ``"running"``: the
         running quasi maximum likelihood estimate including this step, as in the paper; it can get
         stuck, or lose the solution after a long smooth stretch.
+
+    Examples
+    --------
+    >>> import probode
+    >>> solver = probode.EK1(3, probode.FixedDiffusion())  # or "fixed"
+    >>> probode.solve_ivp(lambda t, y: -y, (0, 1), [1.0], method=solver).success
+    True
     """
 
     error: str = "safe"

@@ -85,6 +85,13 @@ class LogNormal(Distribution):
     ----------
     mean, std
         Of ``log x``: the median of ``x`` is ``exp(mean)``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import probode
+    >>> prior = probode.LogNormal(np.log(2.0), 0.5)  # about two, known up to a factor of 1.6
+    >>> rate = probode.Parameter(1.0, prior=prior)
     """
 
     mean: Any
@@ -103,7 +110,13 @@ class LogNormal(Distribution):
 
 @dataclass(frozen=True)
 class HalfNormal(Distribution):
-    """``|x|`` of ``x ~ N(0, scale²)``: a positive number not much larger than ``scale``."""
+    """``|x|`` of ``x ~ N(0, scale²)``: a positive number not much larger than ``scale``.
+
+    Examples
+    --------
+    >>> import probode
+    >>> noise = probode.Parameter(0.1, prior=probode.HalfNormal(1.0))
+    """
 
     scale: Any
     support: ClassVar[tuple[Any, Any]] = (0.0, None)
@@ -118,7 +131,13 @@ class HalfNormal(Distribution):
 
 @dataclass(frozen=True)
 class HalfCauchy(Distribution):
-    """``|x|`` of a Cauchy variable: a positive number of which hardly anything is known."""
+    """``|x|`` of a Cauchy variable: a positive number of which hardly anything is known.
+
+    Examples
+    --------
+    >>> import probode
+    >>> noise = probode.Parameter(0.1, prior=probode.HalfCauchy(1.0))
+    """
 
     scale: Any
     support: ClassVar[tuple[Any, Any]] = (0.0, None)
@@ -133,7 +152,13 @@ class HalfCauchy(Distribution):
 
 @dataclass(frozen=True)
 class Uniform(Distribution):
-    """Anything from ``low`` to ``high``."""
+    """Anything from ``low`` to ``high``.
+
+    Examples
+    --------
+    >>> import probode
+    >>> share = probode.Parameter(0.5, prior=probode.Uniform(0.0, 1.0))
+    """
 
     low: Any
     high: Any

@@ -13,7 +13,15 @@ __all__ = ["Doses", "doses"]
 
 @dataclass(frozen=True)
 class Doses:
-    """A dosing table, one row a dose; made by :func:`doses`."""
+    """A dosing table, one row a dose; made by :func:`doses`.
+
+    Examples
+    --------
+    >>> import probode
+    >>> table = probode.doses([0.0, 12.0], [100.0, 50.0])
+    >>> table.times.tolist(), table.amounts.tolist()
+    ([0.0, 12.0], [100.0, 50.0])
+    """
 
     times: np.ndarray
     amounts: np.ndarray

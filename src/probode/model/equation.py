@@ -35,6 +35,17 @@ class Equation(Part):
     function
         ``f(t, y, *args)``, for higher orders ``f(t, y, y', ..., *args)``: traceable by JAX, returns
         an array of the shape of ``y``.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> from typing import ClassVar
+    >>> import probode
+    >>> @dataclass(frozen=True)
+    ... class ThirdOrder(probode.Equation):
+    ...     order: ClassVar[int] = 3
+    >>> ThirdOrder(lambda t, y, v, a: -a).order  # y''' = -y'', ready for probode.solve
+    3
     """
 
     function: Callable[..., Any] | None = None
@@ -217,7 +228,14 @@ def _row_by_row(mean: Any, rows: int) -> Any:
 
 @dataclass(frozen=True)
 class FirstOrder(Equation):
-    """``y' = f(t, y, *args)``: what :func:`probode.solve` makes of a plain function."""
+    """``y' = f(t, y, *args)``: what :func:`probode.solve` makes of a plain function.
+
+    Examples
+    --------
+    >>> import probode
+    >>> probode.FirstOrder(lambda t, y: -y).order
+    1
+    """
 
     order: ClassVar[int] = 1
 

@@ -50,6 +50,12 @@ class IOUP(Prior):
         its entries that are not finite count as zero). Of the Jacobian the whole is used, and with
         block-diagonal covariances its diagonal. For ``y'' = f(t, y, y')`` it is that by ``y'``.
         Numbers are data: others do not compile again, and derivatives by them are possible.
+
+    Examples
+    --------
+    >>> import probode
+    >>> probode.EK0(probode.IOUP(2, rate=-50.0)).name  # y' = -50 y + N(t, y), N slow
+    'EK0(IOUP(order=2, rate=-50.0))'
     """
 
     rate: Any

@@ -32,6 +32,12 @@ class Matern(Prior):
     lengthscale
         In units of ``t``, positive; no step is longer. Data: other values do not compile again,
         and derivatives by it are possible.
+
+    Examples
+    --------
+    >>> import probode
+    >>> probode.EK1(probode.Matern(3, lengthscale=2.0)).name
+    'EK1(Matern(order=3, lengthscale=2.0))'
     """
 
     lengthscale: Any

@@ -53,6 +53,13 @@ class Prior(Part):
     order
         How many derivatives the state holds, 1 to 11. A solver of this order converges with
         (at least) that power of the step size.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import probode
+    >>> np.asarray(probode.IWP(2).transition(0.1)).tolist()  # in the coordinates of the step
+    [[1.0, 2.0, 1.0], [0.0, 1.0, 1.0], [0.0, 0.0, 1.0]]
     """
 
     order: int
@@ -247,6 +254,12 @@ class IWP(Prior):
     order
         How many derivatives the state holds, 1 to 11. A solver of this order converges with
         (at least) that power of the step size.
+
+    Examples
+    --------
+    >>> import probode
+    >>> probode.EK1(probode.IWP(3)) == probode.EK1(3)
+    True
     """
 
     def transition(self, h: Any = None) -> np.ndarray:

@@ -52,6 +52,17 @@ class PiecewisePosterior(PieceViews):
     ``t`` has the time of a jump twice: ``mean`` and ``std`` are those before it, then those after
     it. At the time of a jump ``posterior(t)`` is the value after it. What it does not have of a
     :class:`Posterior` (``condition``) its ``pieces`` have.
+
+    Examples
+    --------
+    >>> import probode
+    >>> result = probode.solve_ivp(
+    ...     lambda t, y: -y, (0, 2), [1.0], jumps=[(1.0, lambda t, y: y + 1)], dense_output=True
+    ... )
+    >>> len(result.posterior.pieces)
+    2
+    >>> round(float(result.posterior(1.0).mean[0]), 3)  # after the jump
+    1.368
     """
 
     pieces: tuple[Posterior, ...]
