@@ -80,6 +80,46 @@ def test_errors_are_of_the_size_of_the_tolerance_and_of_the_bars(order, rtol, re
     assert posterior.diagnose().trusted
 
 
+@pytest.mark.parametrize("end", [0.001, 0.1])
+@pytest.mark.parametrize("switches", [False, True])
+def test_what_one_step_would_solve_has_error_bars(end, switches):
+    """Of one step the estimate would find nothing; nor of one from the start to a switch."""
+    start = np.linspace(1.0, 2.0, 50)
+
+    def f(t, y):
+        return -0.3 * y * y + (jnp.where(t > end, 1.0, 0.0) if switches else 0.0)
+
+    found = probode.solve_ivp(f, (0.0, 2.0 * end if switches else end), start, t_eval=[end],
+                              method="SparseEK1", rtol=1e-2, atol=1e-2)  # fmt: skip
+    error = found.y[:, -1] - 1.0 / (1.0 / start + 0.3 * end)
+    assert 1 / 3 < np.mean((error / found.y_std[:, -1]) ** 2) < 3
+
+
+CELLS = 8
+SLOW = 0.04 * (1.0 + 0.9 * np.sin(2.0 * np.pi * np.arange(CELLS) / CELLS))
+
+
+def robertson(t, y, xp=jnp):
+    """In cells next to each other, each with its own rate."""
+    u = y.reshape(CELLS, 3)
+    wide = xp.concatenate([u[:1], u, u[-1:]])
+    first, second, third = SLOW * u[:, 0], 1e4 * u[:, 1] * u[:, 2], 3e7 * u[:, 1] ** 2
+    made = xp.stack([second - first, first - second - third, third], axis=1)
+    return (made + 1e-4 * CELLS**2 * (wide[:-2] - 2 * u + wide[2:])).reshape(-1)
+
+
+@pytest.mark.parametrize(("order", "rtol"), [(5, 1e-2), (4, 3e-3)])
+def test_errors_are_followed_where_newtons_method_converges_slowly(order, rtol):
+    """With two iterations a step for the error, bars would be ten times too small."""
+    times, start = np.geomspace(1.0, 1e3, 30), np.tile([1.0, 0.0, 0.0], CELLS)
+    exact = scipy_solve_ivp(
+        lambda t, y: robertson(t, y, np), (0, 1e3), start, "Radau", times, rtol=1e-8, atol=1e-11
+    )
+    options = {"control": PIControl(rtol, 1e-3 * rtol), "calibration": "defect"}
+    found = probode.solve(robertson, (0, 1e3), start, solver=SparseEK1(order), **options)(times)
+    assert 1 / 3 < np.mean(((found.mean - exact.y.T) / found.std) ** 2) < 3
+
+
 POINTS = (np.arange(150) + 0.5) / 150
 
 

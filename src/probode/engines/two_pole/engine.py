@@ -130,7 +130,8 @@ def _steps(given: Given, most: int) -> Steps:
     large = given.large
     assert isinstance(large, Large)
     inputs, system, compiled = given.inputs, large.system, in_kernels.takes(given)
-    begun = begin(system, inputs.control, float(inputs.t0), float(inputs.t1), inputs.y0)
+    t0 = float(inputs.t0)
+    begun = begin(system, inputs.control, t0, float(given.until(t0)), inputs.y0)
 
     def fill(carry: Carry, attempts: int, wanted: int) -> tuple[Carry, Rows]:
         most_now = min(wanted, most) if most else 0
@@ -185,7 +186,8 @@ def advance(given: Given, system: System, form: Form) -> tuple[Form, Status, boo
     control, now, t1 = given.inputs.control, form.standing, float(given.inputs.t1)
     beyond = given.restarts.beyond(now.t) if len(given.restarts.before) else None
     if beyond is not None:
-        form, finite = _across(system, control, form, *beyond, t1)
+        until = float(given.until(beyond[0]))
+        form, finite = _across(system, control, form, *beyond, until)
         if not finite:
             return form, Status.NOT_FINITE, False
     else:
@@ -209,14 +211,14 @@ def _accepted(form: Form, now: Standing) -> Form:
 
 
 def _across(
-    system: System, control: Any, form: Form, t: float, share: float, t1: float
+    system: System, control: Any, form: Form, t: float, share: float, until: float
 ) -> tuple[Form, bool]:
     """Over a switch to ``t``: ``y`` goes on with its slope, all else begins anew."""
     now = form.standing
     y, slope = now.x[0], now.x[1] / now.h
     beyond = system.slope(t, y)
     y = y + (t - now.t) * ((1.0 - share) * slope + share * beyond)
-    anew = begin(system, control, t, t1, y)
+    anew = begin(system, control, t, until, y)
     if not np.all(np.isfinite(anew.x)):
         return form, False
     counts = now.counts._replace(

@@ -7,9 +7,17 @@ import numpy as np
 from probode.engines.two_pole.step import Standing, System, Weights
 from probode.filter.control import ConstantStep, GridSteps, PControl
 
+_LEAST_STEPS = 6
+"""A first step is at most this part of the way. The estimate of the error compares the slope of a
+polynomial through neighbouring values with ``f``: of one or two steps, whose polynomial is what
+they have been made with, it would find nothing."""
+
 
 def begin(system: System, control: Any, t0: float, t1: float, y0: np.ndarray) -> Standing:
-    """Before the first step: the value, its slope, and how far a step of order one may go."""
+    """Before the first step: the value, its slope, and how far a step of order one may go.
+
+    Steps go on to ``t1``, without a switch on the way.
+    """
     xp, y0 = system.xp, system.xp.array(y0, float)
     slope, evaluations = system.slope(t0, y0), 1
     h = _given_step(control, t0)
@@ -17,6 +25,7 @@ def begin(system: System, control: Any, t0: float, t1: float, y0: np.ndarray) ->
         h = _first_step(system, weights_of(control)(xp.abs(y0)), t0, t1, y0, slope)
         evaluations += 1
         h = float(np.clip(h, control.min_step, control.max_step))
+        h = min(abs(h), abs(t1 - t0) / _LEAST_STEPS)
     h = float(np.copysign(min(abs(h or 1.0), abs(t1 - t0)) or 1.0, t1 - t0))
     begun = Standing(t0, h, xp.stack([y0, h * slope]), h)
     return begun.counted(f=evaluations)

@@ -37,8 +37,8 @@ class ErrorTransport {
   // `scheme`: w, and the constants as in Python. With `count` of at least zero, errors are kept at these times alone.
   ErrorTransport(const double* scheme, long d, std::shared_ptr<Vectors> pool, const double* times, long count)
       : d_(d), w_(static_cast<int>(scheme[0])), quick_(scheme[1]), mistrust_(scheme[2]), small_(scheme[3]),
-        tiny_(scheme[4]), little_(scheme[5]), least_rate_(scheme[6]), window_(scheme[7]), least_(scheme[8]),
-        pool_(std::move(pool)), watched_(count >= 0) {
+        tiny_(scheme[4]), little_(scheme[5]), least_rate_(scheme[6]), iterations_(static_cast<int>(scheme[7])),
+        window_(scheme[8]), least_(scheme[9]), pool_(std::move(pool)), watched_(count >= 0) {
     if (watched_) times_.assign(times, times + count);
   }
 
@@ -133,7 +133,7 @@ class ErrorTransport {
   bool iterations(double* t, double* y) {
     const Node& here = nodes_[index()];
     find_slope(index());
-    round_ = 0, rounds_ = rate_ < quick_ ? 1 : 2;
+    round_ = 0, rounds_ = rate_ < quick_ ? 1 : iterations_;
     last_.swap(e_);
     const double* value = here.y.get();
     for (long i = 0; i < d_; ++i) e_[i] = last_[i] + he_[i], y[i] = value[i] - e_[i];
@@ -159,24 +159,31 @@ class ErrorTransport {
     here.used->solve(v, work.b);
     const double *value = here.y.get(), floor = small_ * largest_value_ + tiny_;
     double moved = 0.0, off = 0.0, size = 0.0;
+    bool taken = true;
+    if (round_ > 0) {  // what is longer than the change before it is not made
+      moved = sum_of(d_, [&](long i) {
+        return square_of((a0 * v[i] + b0 * u[i]) / (std::fabs(value[i]) + floor));
+      });
+      taken = std::sqrt(moved / d_) < moved_;
+    }
     for (long begin = 0; begin < d_; begin += kBlock) {
       const long some = std::min(d_, begin + kBlock) - begin;
       double changes[kBlock], errors[kBlock], values[kBlock];
       for (long k = 0, i = begin; k < some; ++k, ++i) {
         const double change = a0 * v[i] + b0 * u[i], scale = 1.0 / (std::fabs(value[i]) + floor);
-        e_[i] -= change;
-        he_[i] -= a1 * v[i] + b1 * u[i];
+        if (taken) e_[i] -= change, he_[i] -= a1 * v[i] + b1 * u[i];
         changes[k] = change * scale, errors[k] = e_[i] * scale, values[k] = value[i] * scale;
       }
-      moved += sum_of(some, [&](long k) { return square_of(changes[k]); });
+      if (round_ == 0) moved += sum_of(some, [&](long k) { return square_of(changes[k]); });
       off += sum_of(some, [&](long k) { return square_of(errors[k]); });
       size += sum_of(some, [&](long k) { return square_of(values[k]); });
     }
-    moved_[round_] = std::sqrt(moved / d_);
-    if (++round_ < rounds_) return wanted(here, t, y);
+    before_ = moved_, moved_ = std::sqrt(moved / d_);
+    const bool settled = round_ > 0 && moved_ < quick_ * before_;
+    if (++round_ < rounds_ && taken && !settled) return wanted(here, t, y);
     judge(std::sqrt(off / d_), std::sqrt(size / d_));
     h_ = h;
-    f_ += evaluations_ + rounds_;
+    f_ += evaluations_ + round_;
     note(here);
     nodes_[index()].used = nullptr;  // it is not solved with again
     --behind_;
@@ -190,10 +197,10 @@ class ErrorTransport {
       return;
     }
     double left = 0.0;
-    if (rounds_ > 1) {
-      rate_ = std::min(1.0, moved_[1] / (moved_[0] + tiny_));
-      left = moved_[1] * rate_;
-      if (!(moved_[1] > little_ * off)) rate_ = 0.0;
+    if (round_ > 1) {
+      rate_ = std::min(1.0, moved_ / (before_ + tiny_));
+      left = moved_ * rate_;
+      if (!(moved_ > little_ * off)) rate_ = 0.0;
     }
     unsettled_ = std::hypot(unsettled_, left);
     largest_error_ = std::max(largest_error_, off);
@@ -275,14 +282,14 @@ class ErrorTransport {
   static constexpr int kMostNodes = 16;
 
   long d_ = 0;
-  int w_ = 0;
+  int w_ = 0, iterations_ = 0;
   double quick_ = 0, mistrust_ = 0, small_ = 0, tiny_ = 0, little_ = 0, least_rate_ = 0, window_ = 0, least_ = 0;
   std::shared_ptr<Vectors> pool_;
   std::vector<Node> nodes_;
   int behind_ = 0, round_ = 0, rounds_ = 0, evaluations_ = 0;
   bool starting_ = false, watched_ = false;
   std::vector<double> e_, he_, slope_;
-  double h_ = 0.0, rate_ = 1.0, moved_[2] = {}, largest_value_ = 0.0;
+  double h_ = 0.0, rate_ = 1.0, moved_ = 0.0, before_ = 0.0, largest_value_ = 0.0;
   double unsettled_ = 0.0, largest_error_ = 0.0, errors_squared_ = 0.0, values_squared_ = 0.0;
   long steps_ = 0, f_ = 0, passed_ = 0;
   std::vector<Shared> found_, around_;
