@@ -1,5 +1,7 @@
 """SparseEK1 at the front doors: where Jacobians come from, how results are kept, error bars."""
 
+from contextlib import nullcontext
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +11,7 @@ from scipy.sparse import block_diag, csc_array, diags_array, kron
 
 import probode
 from probode import EK1, MassMatrix, PIControl, SecondOrder, SparseEK1, Status
+from probode.engines.native.library import disabled
 from probode.filter.solvers import EK0
 from probode.ivp.method import large_kind
 from probode.ivp.options import Options
@@ -339,6 +342,16 @@ def test_backwards_in_time():
     np.testing.assert_allclose(back(1.0).mean, np.exp(0.3), rtol=1e-5)
 
 
+@pytest.mark.parametrize("kernels", [True, False])
+def test_backwards_in_time_chosen_times_have_error_bars(kernels):
+    times, start = np.array([1.5, 1.0, 0.0]), np.linspace(1.0, 2.0, 50)
+    options = {"method": "SparseEK1", "rtol": 1e-4, "atol": 1e-4, "t_eval": times}
+    with nullcontext() if kernels else disabled():
+        found = probode.solve_ivp(lambda t, y: jnp.sin(3 * t) * y, (2.0, 0.0), start, **options)
+    error = found.y - start[:, None] * np.exp((np.cos(6.0) - np.cos(3.0 * times)) / 3.0)
+    assert 1 / 3 < np.mean((error / found.y_std) ** 2) < 3
+
+
 NAMED = {
     "few": ({}, np.ones(120), EK1),
     "seconds a step": ({}, np.ones(400), SparseEK1),
@@ -432,6 +445,14 @@ def test_given_steps_are_taken():
     np.testing.assert_allclose(posterior.mean[-1], np.exp(-1.0), rtol=1e-4)
 
 
+@pytest.mark.parametrize(("steps", "flags"), [(2, ("few",)), (3, ())])
+def test_error_bars_of_too_few_given_steps_are_flagged(steps, flags):
+    options = {"solver": SparseEK1(), "calibration": "defect"}
+    grid = np.linspace(0.0, 0.1, steps + 1)
+    posterior = probode.solve(lambda t, y: -y, (0.0, 0.1), np.ones(2), grid=grid, **options)
+    assert posterior.diagnose().flags == flags
+
+
 # What is refused ----------------------------------------------------------------------------------
 
 REFUSED = {
@@ -479,6 +500,20 @@ REFUSED = {
         r"\(2, 2\)",
     ),
     "shape of the pattern": (lambda: solve_ivp(jac_sparsity=np.eye(3)), "jac_sparsity"),
+    "bands below zero": (lambda: solve_ivp(lband=-1, uband=1), "lband must be at least 0"),
+    "bands of fractions": (lambda: solve_ivp(lband=1, uband=1.5), "uband must be a whole"),
+    "a Jacobian that is not finite": (
+        lambda: solve_ivp(jac=lambda t, y: csc_array(np.diag(np.where(Y0 > 1.5, np.nan, 1.0)))),
+        "nan in row 1 and column 1",
+    ),
+    "a preconditioner that is none": (
+        lambda: SparseEK1(linear="krylov", preconditioner=np.eye(3)),
+        "must be a function",
+    ),
+    "shape of what a preconditioner returns": (
+        lambda: solve(solver=SparseEK1(linear="krylov", preconditioner=lambda t, y, c, b: b[1:])),
+        r"of shape \(80,\)",
+    ),
     "a preconditioner by another name": (
         lambda: SparseEK1(linear="krylov", preconditioner="ilu"),
         "jacobi",

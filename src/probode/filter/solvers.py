@@ -406,8 +406,13 @@ class SparseEK1(Solver):
         check_choice("linear", self.linear, ("auto", "direct", "krylov"))
         if self.preconditioner is not None and self.linear != "krylov":
             raise ValueError("a preconditioner is for linear='krylov': an LU is exact.")
-        if not callable(self.preconditioner) and self.preconditioner is not None:
+        if isinstance(self.preconditioner, str):
             check_choice("preconditioner", self.preconditioner, ("jacobi", "none"))
+        elif not callable(self.preconditioner) and self.preconditioner is not None:
+            raise TypeError(
+                "preconditioner must be a function (t, y, c, b) -> u, 'jacobi' or 'none', got "
+                f"{type(self.preconditioner).__name__}."
+            )
 
     def _check_diffusion(self) -> None:
         if self.diffusion.name != "dynamic":

@@ -45,12 +45,15 @@ WORDS = {
     "stuck": "the solve ended where its steps became too short: it did not get past a jump or a "
     "singularity",
     "unchecked": "no step was taken: there is nothing that could have been checked",
+    "few": "of one step or two the estimate sees next to nothing: take at least three",
     "unfinished": "there was no time to carry the estimate to the end: from there on the bands are "
     "as wide as the solution varies",
 }
 FAST = "defect-fast"
 FAST_STEPS = 5000
 """Steps over which three stages without corrections are followed: beyond, one in five is lost."""
+LEAST_STEPS = {"two-pole": 3}
+"""By kind of calibration: polynomials through fewer values are what these have been made with."""
 _EPSILON = float(np.finfo(float).eps)
 _TINY = 1e-300
 
@@ -189,8 +192,13 @@ class Diagnosis:
     __repr__ = __str__
 
 
-def judge(signs: np.ndarray, lost: bool, mode: str, looked: Looked | None, steps: int) -> Diagnosis:
-    """A verdict from the numbers, and from what was looked at in so many steps."""
+def judge(
+    signs: np.ndarray, lost: bool, mode: str, looked: Looked | None, steps: int, kind: str = ""
+) -> Diagnosis:
+    """A verdict from the numbers, and from what was looked at in so many steps.
+
+    ``kind`` is that of the calibration.
+    """
     numbers = dict(zip(SIGNS, (float(x) for x in signs), strict=True))
     flags = [name for name, limit in LIMITS.items() if not numbers[name] <= limit]
     if lost:
@@ -201,6 +209,8 @@ def judge(signs: np.ndarray, lost: bool, mode: str, looked: Looked | None, steps
         flags.append("unchecked")
     elif looked is not None and not looked.excess <= 1.0:
         flags.append("between")
+    if 0 < steps < LEAST_STEPS.get(kind, 1):
+        flags.append("few")
     if looked is not None and looked.unresolved:
         flags.append("switches")
     words = [] if looked is None else looked.words()

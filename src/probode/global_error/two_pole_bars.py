@@ -98,10 +98,9 @@ class AtTimes:
 
     def _save(self, t: float, error: np.ndarray) -> None:
         before, known = self._last
-        forward = t >= before
         while len(self.errors) < len(self._times):
             time = float(self._times[len(self.errors)])
-            if (time > t) if forward else (time < t):
+            if not min(before, t) <= time <= max(before, t):
                 break
             part = 1.0 if t == before else (time - before) / (t - before)
             self.errors.append((1.0 - part) * known + part * error)

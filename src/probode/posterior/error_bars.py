@@ -210,7 +210,7 @@ class ErrorBars:
         if isinstance(self.path, NodePath):  # those that were kept
             steps = min(steps, len(self.t) - 1)
         looked = None if made.looked is None else Looked(*np.asarray(made.looked).tolist())
-        found = judge(np.asarray(made.signs), lost, made.mode, looked, steps)
+        found = judge(np.asarray(made.signs), lost, made.mode, looked, steps, made.kind)
         if int(np.max(self.status_code)) == Status.STEP_TOO_SMALL:
             found = dataclasses.replace(found, flags=(*found.flags, "stuck"))
         if "calibration" in self.missing:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from probode.base.errors import whole_number
 from probode.base.later import csgraph, sparse
 
 _ENOUGH = 1.25
@@ -109,7 +110,7 @@ def read_pattern(sparsity: Any, below: int | None, above: int | None, n: int) ->
         return pattern
     if below is None and above is None:
         return None
-    return bands(n, below or 0, above or 0)
+    return bands(n, whole_number("lband", below or 0), whole_number("uband", above or 0))
 
 
 def colouring(pattern: Any) -> Colouring:

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from probode.base.compile import compiled, turn
+from probode.base.errors import whole_number
 from probode.base.later import sparse
 from probode.base.precision import double_precision
 from probode.programs.colouring import (
@@ -188,7 +189,8 @@ class GivenJacobian:
     ) -> None:
         self._jac, self._shape = jac, (n, n if m is None else m)
         self._banded = below is not None or above is not None
-        self._below, self._above = below or 0, above or 0
+        self._below = whole_number("lband", below or 0)
+        self._above = whole_number("uband", above or 0)
         self._fixed = sparsity is not None
         self._last: Any = None
         self._places: Any = slice(None)

@@ -78,6 +78,8 @@ def system_of(field: Any, t0: float, y0: np.ndarray, order: int, asked: Asked) -
                 "`jac_sparsity`, or write it with operations that JAX knows."
             )
         given = asked.preconditioner
+        if callable(given):
+            _check_preconditioner(given, t0, y0)
         diagonal = _diagonal(field, t0, y0, asked) if given in (None, "jacobi") else None
         linear = Krylov(field, given if callable(given) else None, diagonal, mass)
         weighed = None if mass is None else linear.weighed
@@ -85,6 +87,16 @@ def system_of(field: Any, t0: float, y0: np.ndarray, order: int, asked: Asked) -
         return System(linear.f, lambda t, y: (t, y), linear, *sizes)
     jacobian = _jacobian(field, f, t0, y0, asked)
     return System(f, jacobian, Direct(d, mass), *rest)
+
+
+def _check_preconditioner(given: Callable[..., Any], t0: float, y0: np.ndarray) -> None:
+    """Before an iteration meets what it cannot do with it."""
+    found = jax.eval_shape(given, t0, y0, 1.0, y0)
+    if getattr(found, "shape", None) != y0.shape:
+        raise ValueError(
+            f"preconditioner(t, y, c, b) must return an array of shape {y0.shape}, as b has, got "
+            f"{getattr(found, 'shape', type(found).__name__)}."
+        )
 
 
 def _diagonal(
@@ -134,7 +146,7 @@ def _jacobian(
     words = "`jac_sparsity`" if asked.sparsity is not None else "`lband` and `uband`"
     if asked.jac is not None:
         bands = {"below": asked.lband, "above": asked.uband, "sparsity": asked.sparsity}
-        return GivenJacobian(asked.jac, d, **bands)
+        return _finite_at_first(GivenJacobian(asked.jac, d, **bands), t0, y0)
     if isinstance(field, Field):
         own = _own_jacobian(field)
         pattern = read_pattern(*given, d) if asked.says_where else None
@@ -154,6 +166,19 @@ def _jacobian(
     estimated = differenced(field.function, d, *given)
     check_function(field.function, t0, y0, estimated(t0, y0), words)
     return estimated
+
+
+def _finite_at_first(given: GivenJacobian, t0: float, y0: np.ndarray) -> GivenJacobian:
+    """The user's Jacobian; no step, however short, would help where it is not finite."""
+    found = given(t0, y0).tocoo()
+    wrong = np.flatnonzero(~np.isfinite(found.data))
+    if len(wrong):
+        i, j, value = (int(found.row[wrong[0]]), int(found.col[wrong[0]]), found.data[wrong[0]])
+        raise ValueError(
+            f"`jac` is {value} in row {i} and column {j} at the initial value, t = {t0:.6g}: it "
+            "must be finite there."
+        )
+    return given
 
 
 _PATTERNS = Memory(16)

@@ -267,10 +267,9 @@ class ErrorTransport {
   }
 
   void save(double t) {
-    const bool forward = t >= last_t_;
     while (around_.size() < times_.size()) {
       const double time = times_[around_.size()];
-      if (forward ? time > t : time < t) return;
+      if (time < std::min(last_t_, t) || time > std::max(last_t_, t)) return;
       const double part = t == last_t_ ? 1.0 : (time - last_t_) / (t - last_t_);
       Shared error = Vectors::take(pool_), local = Vectors::take(pool_);
       for (long i = 0; i < d_; ++i) error.get()[i] = (1.0 - part) * last_[i] + part * e_[i];
