@@ -1,6 +1,7 @@
 """Ensembles that take long: on disk, killed and resumed, on a cluster that loses a worker."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,8 +15,10 @@ import xarray
 import probode
 from probode import EK0, Status, Sweep
 from probode.ensemble import chunks, store
+from probode.ensemble.problem import read_family
+from probode.ensemble.solve import read_settings
 
-pytest.importorskip("zarr")
+zarr = pytest.importorskip("zarr")
 
 RATES = np.linspace(0.5, 2.0, 1000)
 SMALL_CHUNKS = 2**15
@@ -86,12 +89,32 @@ def test_a_store_holds_the_same(plain, tmp_path):
 
 
 def test_a_store_of_older_versions_is_read_and_continued(plain, tmp_path, monkeypatch):
-    """They call the variables mean, std, cov."""
+    """They call the variables mean, std, cov, and are compressed by Zarr's default."""
+    create = zarr.Group.create_array
+
+    def compressed_by_default(group, name, **options):
+        return create(group, name, **(options | {"compressors": "auto"}))
+
     with monkeypatch.context() as older:
         older.setattr(store, "DATASET_NAMES", {})
+        older.setattr(zarr.Group, "create_array", compressed_by_default)
         solve(store=tmp_path / "out.zarr")
     assert "mean" in xarray.open_zarr(tmp_path / "out.zarr", consolidated=False)
+    shutil.rmtree(tmp_path / "out.zarr" / "status" / "c")  # as if it had been killed
     assert_same(solve(store=tmp_path / "out.zarr"), plain)
+
+
+def test_chunks_with_many_save_points_are_bounded_in_bytes():
+    """Ten million members with 100 save points are not kept in memory 65 536 at a time."""
+    family = read_family(
+        (0.0, 1.0), np.ones(3), (np.zeros(10**7),), np.linspace(0, 1, 100), None, None,
+        probode.PIControl(), (),
+    )  # fmt: skip
+    settings = read_settings(
+        EK0(3), probode.PIControl(), True, False, "defect", 100, None, "kernels"
+    )
+    members = chunks.chunk_size(family, settings, 2**30, 1)
+    assert 2**24 < members * chunks.bytes_per_member(family, settings) <= 2**25
 
 
 SCRIPT = f"""

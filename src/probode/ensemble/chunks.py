@@ -14,6 +14,9 @@ from probode.ensemble.problem import Family
 from probode.ensemble.settings import Settings
 
 _LARGEST, _LARGEST_ON_CARD = 2**16, 2**20
+_LARGEST_BYTES = 2**25
+"""Of a chunk of the kernels on a CPU, which gain nothing from more: three or four chunks are in
+memory at a time, one that is solved and one that is written, with copies of it."""
 _PER_PLACE = 4
 """Chunks for each place that solves them, so that all finish at about the same time."""
 _LEAST = 256
@@ -44,12 +47,14 @@ def chunk_size(
 
     A card is given as many at once as that allows: it hands them out to its threads by itself.
     """
-    fitting = memory // (2 * places * bytes_per_member(family, settings))
+    each = bytes_per_member(family, settings)
+    fitting = memory // (2 * places * each)
     if on_card:
         shared = -(-family.count // places)
         return max(1, min(fitting, shared, _LARGEST_ON_CARD))
     shared = -(-family.count // (places * _PER_PLACE))
-    return max(1, min(fitting, max(shared, _LEAST), _LARGEST, family.count))
+    most = max(_LARGEST_BYTES // each, _LEAST) if settings.engine == "kernels" else _LARGEST
+    return max(1, min(fitting, max(shared, _LEAST), most, _LARGEST, family.count))
 
 
 def chunks_of(count: int, size: int) -> Iterator[Chunk]:

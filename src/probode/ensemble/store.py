@@ -3,6 +3,10 @@
 The members are flattened in C order along ``"member"``; the labels of the sweep dimensions are
 coordinates along it. A chunk of members is one piece of each array. Its ``status`` is written last,
 and until then reads ``Status.RUNNING``: what has a status is complete, whenever the writer died.
+
+Pieces are compressed by LZ4 after a shuffle (the first bytes of all numbers, then the second ones,
+...): of doubles that are no exact numbers only signs, exponents and leading digits repeat, and a
+compressor that looks for more takes several times as long for larger files.
 """
 
 import os
@@ -25,6 +29,9 @@ from probode.ensemble.settings import Settings
 from probode.posterior.export import DATASET_NAMES, library, library_version
 
 FORMAT = "probode ensemble"
+
+_LARGEST_PIECE = 2**29
+"""Bytes; compressors take less than 2**31."""
 
 
 class Store(Mapping[str, Any]):
@@ -138,13 +145,16 @@ def _umask() -> int:
 def _create(
     path: Path, family: Family, settings: Settings, fingerprint: dict[str, str], chunk: int
 ) -> None:
-    group = library("zarr", "ensemble").open_group(str(path), mode="w")
-    count = family.count
+    zarr = library("zarr", "ensemble")
+    group, count = zarr.open_group(str(path), mode="w"), family.count
     variables = {
         DATASET_NAMES.get(name, name): form for name, form in layout(family, settings).items()
     }
     variables["status"] = ((), np.int64, Status.RUNNING.value)
     names = {1: (), 2: ("sign",), 3: ("time", "state"), 4: ("time", "state", "state2")}
+    largest = max(8 * int(np.prod(shape, dtype=int)) for shape, _, _ in variables.values())
+    chunk = max(1, min(chunk, _LARGEST_PIECE // largest))
+    shuffled = zarr.codecs.BloscCodec(typesize=8, cname="lz4", clevel=5, shuffle="shuffle")
     for name, (shape, dtype, blank) in variables.items():
         group.create_array(
             name,
@@ -152,6 +162,7 @@ def _create(
             chunks=(chunk, *shape),
             dtype=dtype,
             fill_value=blank,
+            compressors="auto" if largest > _LARGEST_PIECE else shuffled,
             dimension_names=(MEMBER, *names[1 + len(shape)]),
         )
     if not family.save_at.dims:
