@@ -80,6 +80,38 @@ class Collocation:
             rows.append(xp.zeros_like(tau))
         return xp.stack(rows, axis=-1)
 
+    @cached_property
+    def end_slope(self) -> np.ndarray:
+        """Weights of the same in ``h`` times the slope of the stage polynomial at ``τ = 1``.
+
+        Of Radau: there the polynomial solves the equation of the error.
+        """
+        last = np.linalg.inv(self.matrix)[-1]
+        return np.array([-last.sum(), *last, 0.0])
+
+    @cached_property
+    def start_slope(self) -> np.ndarray:
+        """Weights of the same in ``h`` times the slope of Radau's stage polynomial at ``τ = 0``."""
+        at_nodes = np.linalg.inv(self.matrix)
+        lagrange = [np.prod(others / (others - c)) for c, others in self._each_with_others]
+        first = np.array(lagrange) @ at_nodes
+        return np.array([-first.sum(), *first, 0.0])
+
+    @property
+    def _each_with_others(self) -> list[tuple[float, np.ndarray]]:
+        return [(c, np.delete(self.nodes, j)) for j, c in enumerate(self.nodes)]
+
+    @cached_property
+    def _bend(self) -> Polynomial:
+        return (Polynomial.fromroots(self.nodes) / np.prod(-self.nodes)).integ(lbnd=0.0)
+
+    def bend(self, xp: Any, tau: Any) -> Any:
+        """``B(τ)``, what a slope of one at ``τ = 0`` adds where those at the nodes are to stay.
+
+        ``B(τ) = integral of prod_i (x - c_i) / (-c_i) from 0 to τ``. Of Radau ``B(1) = 0``.
+        """
+        return sum(b * tau**k for k, b in enumerate(self._bend.coef)) + xp.zeros_like(tau)
+
 
 @lru_cache(maxsize=16)
 def _nodes(kind: str, s: int) -> np.ndarray:

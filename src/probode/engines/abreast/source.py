@@ -17,7 +17,7 @@ from probode.engines.native.code import LANE, OPERATIONS
 from probode.engines.native.tape import Tape
 
 HEADERS = (
-    *("given.hpp", "number.hpp", "sizes.hpp", "attempt.hpp", "look_back.hpp"),
+    *("given.hpp", "number.hpp", "sizes.hpp", "attempt.hpp", "bend.hpp", "look_back.hpp"),
     *("carried_errors.hpp", "bars.hpp", "solve.hpp", "card.hpp"),
 )
 

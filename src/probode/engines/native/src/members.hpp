@@ -8,6 +8,7 @@
 
 #include <memory>
 
+#include "abreast/bend.hpp"
 #include "interpolate.hpp"
 #include "posterior_at_times.hpp"
 
@@ -72,10 +73,12 @@ class Beside {
  public:
   Beside(const Scheme& scheme, const Windows& windows, const TapeData& field, const TapeData& jacobian)
       : c_(scheme), d_(scheme.d), transport_(scheme, field, jacobian), running_(windows, scheme.d), tally_(scheme.d),
-        moved_(static_cast<size_t>(scheme.d) * (scheme.s + 5)), before_(scheme.d), std_(scheme.d) {
+        moved_(static_cast<size_t>(scheme.d) * (scheme.s + 5)), before_(scheme.d), slope_(scheme.d), next_(scheme.d),
+        std_(scheme.d), bend_(scheme.s + 2) {
     points_.push_back(0.0);
     points_.insert(points_.end(), c_.nodes, c_.nodes + c_.s);
     if (c_.nodes[c_.s - 1] != 1.0) points_.push_back(1.0);  // Gauss: the end is no stage
+    bend_of(c_.nodes, c_.s, bend_.data());
   }
 
   void begin(const double* mean) { running_.begin(mean); }
@@ -84,12 +87,20 @@ class Beside {
   void step(const Settings& s, const Row& left, const Row& right) {
     const double t[2] = {*left.t, *right.t};
     std::copy(moved_.begin(), moved_.begin() + d_, before_.begin());
+    slope_ = next_;
     transport_.run(t, left.mean, right.mean - left.mean, 1, moved_.data());
     filtered_deviations(s, right, std_.data());
     running_.add(right.mean, moved_.data(), std_.data());
     tally_.add(right.mean, moved_.data());
     corrections += moved_[3 * d_];
     repeats += moved_[4 * d_];
+    if (c_.kind != kNewton || t[0] == t[1]) return;
+    const double* row = c_.inverse + static_cast<long>(c_.s - 1) * c_.s;
+    for (int a = 0; a < d_; ++a) {
+      next_[a] = 0.0;
+      for (int j = 0; j < c_.s; ++j) next_[a] += row[j] * (moved_[static_cast<long>(d_) * (5 + j) + a] - before_[a]);
+      next_[a] /= t[1] - t[0];
+    }
   }
 
   void note(const Row& left, const Row& right, double t, double* out) const {
@@ -106,8 +117,11 @@ class Beside {
       for (int i = 0; i <= last; ++i)
         if (i != j) weight *= (tau - points_[i]) / (points_[j] - points_[i]);
       const double* error = j == 0 ? before_.data() : stage(j, last);
+      if (c_.kind == kNewton) weight -= bent_by(bend_.data(), c_.s, tau) * slope_at_start(points_.data(), last, j);
       for (int a = 0; a < d_; ++a) out[a] -= weight * error[a];
     }
+    if (c_.kind == kNewton)  // and that has a slope at the left end
+      for (int a = 0; a < d_; ++a) out[a] -= bent_by(bend_.data(), c_.s, tau) * h * slope_[a];
     running_.save(out + d_);
   }
 
@@ -127,7 +141,7 @@ class Beside {
   Transport transport_;
   RunningScales running_;
   Tally tally_;
-  std::vector<double> moved_, before_, std_, points_;
+  std::vector<double> moved_, before_, slope_, next_, std_, bend_, points_;  // next_: the slope at the right end
 };
 
 // Sums over `half` neighbours on both sides, fewer at the ends, as in `window_mean` of global_error/scales.py: those of 1,

@@ -3,11 +3,12 @@
 #pragma once
 
 #include "attempt.hpp"
+#include "bend.hpp"
 
 namespace probode {
 namespace PROBODE_ISA {
 
-// Arrays that outlive a step: errors, and of sweeps their slopes.
+// Arrays that outlive a step: errors, and their slopes.
 struct CarriedMemory {
   Number *error, *slope;                                            // (d,)
   Number *value, *tangent, *f, *stages, *change, *right, *moved;    // (d, s)
@@ -287,6 +288,14 @@ struct CarriedErrors {
     due = both(due, none_of(on));
     if (any(looks)) correct(looks, h, times, linear, matrices, swaps);
     credit = choose(on, credit + control.credit - again_, credit);
+    PROBODE_UNROLL
+    for (int a = 0; a < d; ++a) {  // the slope at the end
+      Number sum = same(0.0);
+      PROBODE_UNROLL
+      for (int j = 0; j < count; ++j)
+        sum += tables.inverse[(count - 1) * count + j] * (m.stages[a * count + j] - m.error[a]);
+      m.slope[a] = choose(on, sum / h, m.slope[a]);
+    }
     PROBODE_UNROLL
     for (int a = 0; a < d; ++a) m.error[a] = choose(on, last(m.stages, a), m.error[a]);
   }

@@ -100,6 +100,7 @@ struct Solve {
     const int stages = s.calibrated ? d * s.stages : 1, each = s.calibrated ? d : 1;
     Number error[each], slope[each], value[stages], tangent[stages], f_there[stages], at_stages[stages];
     Number change[stages], right[stages], moved[stages], first_change[each], second_change[each], before[each];
+    Number slope_before[each];
     CarriedErrors<S, Field> carried{sizes, tables, control, field,
                                     {error, slope, value, tangent, f_there, at_stages, change, right, moved,
                                      first_change, second_change}};
@@ -109,12 +110,14 @@ struct Solve {
     if (s.calibrated) {
       carried.begin();
       gathered.begin(now_mean);
+      PROBODE_UNROLL
+      for (int a = 0; a < d; ++a) before[a] = slope_before[a] = same(0.0);
     }
 
     const bool keeps = s.smoothed && !s.only_end;
     Kept<S> kept{sizes};
     Number point = same(0.0);  // save points passed
-    arrive(mask(true), x.now, x.now, carried, before, gathered, point);
+    arrive(mask(true), x.now, x.now, carried, before, slope_before, gathered, point);
     long row = 0;  // of the last attempt; whoever did not take it is where it was
     if (keeps) keep(kept, row, x);
     Mask going = x.going();
@@ -131,11 +134,11 @@ struct Solve {
         }
         if (s.calibrated) {
           PROBODE_UNROLL
-          for (int a = 0; a < d; ++a) before[a] = error[a];
+          for (int a = 0; a < d; ++a) before[a] = error[a], slope_before[a] = slope[a];
           carried.step(takes, x.now, x.next);
           gathered.add(takes, x.next, x.coords[0], carried.m);
         }
-        arrive(takes, x.now, x.next, carried, before, gathered, point);
+        arrive(takes, x.now, x.next, carried, before, slope_before, gathered, point);
         x.take(takes);
         if (keeps) keep(kept, ++row, x);
       }
@@ -208,7 +211,7 @@ struct Solve {
   // Save points in a step that is taken, one after the other: what the transport says there; where nothing is smoothed,
   // the marginal.
   void arrive(Mask takes, const Place& left, const Place& right, const CarriedErrors<S, Field>& carried,
-              const Number* before, const Gathered<S>& gathered, Number& point) {
+              const Number* before, const Number* slope_before, const Gathered<S>& gathered, Number& point) {
     const S s = sizes;
     while (true) {
       const Mask more = both(takes, point < same(double(given.times)));
@@ -217,14 +220,14 @@ struct Solve {
       const Mask beyond = choose_mask(backwards, time < right.t, time > right.t);
       const Mask passed = both(more, none_of(beyond));
       if (!any(passed)) return;
-      if (s.calibrated) note(passed, left, right, time, carried, before, gathered, point);
+      if (s.calibrated) note(passed, left, right, time, carried, before, slope_before, gathered, point);
       if (!s.smoothed && !s.only_end) marginal<false>(passed, left, right, time, nullptr, nullptr, point);
       point = choose(passed, point + 1.0, point);
     }
   }
 
   void note(Mask on, const Place& left, const Place& right, Number t, const CarriedErrors<S, Field>& carried,
-            const Number* before, const Gathered<S>& gathered, Number point) {
+            const Number* before, const Number* slope_before, const Gathered<S>& gathered, Number point) {
     const S s = sizes;
     const int d = s.d, count = s.stages;
     const Number h = right.t - left.t;
@@ -239,10 +242,17 @@ struct Solve {
       const Number jump = right.mean[a] - left.mean[a], one = h * left.mean[d + a], two = h * right.mean[d + a];
       out[a] = left.mean[a] + tau * (one + tau * ((3.0 * jump - 2.0 * one - two) + tau * (one + two - 2.0 * jump)));
     }
+    const bool bends = s.carried == kByNewton;
+    double where[s.stages + 2], bend[s.stages + 2];
+    PROBODE_UNROLL
+    for (int j = 0; j < points; ++j) where[j] = place(j);
+    if (bends) bend_of(where + 1, count, bend);
+    const Number bent = bends ? bent_by(bend, count, tau) : same(0.0);
     for (int j = 0; j < points; ++j) {  // and that of the error through its stages
       Number weight = same(1.0);
       for (int i = 0; i < points; ++i)
         if (i != j) weight = weight * ((tau - place(i)) / (place(j) - place(i)));
+      if (bends) weight -= bent * slope_at_start(where, points - 1, j);
       PROBODE_UNROLL
       for (int a = 0; a < d; ++a) {
         const Number error = j == 0 ? before[a]
@@ -250,6 +260,10 @@ struct Solve {
                                                : carried.m.stages[a * count + j - 1];
         out[a] -= choose(still, same(0.0), weight * error);
       }
+    }
+    if (bends) {  // with its slope at the left end
+      PROBODE_UNROLL
+      for (int a = 0; a < d; ++a) out[a] -= choose(still, same(0.0), bent * h * slope_before[a]);
     }
     out[d] = gathered.misfit;
     PROBODE_UNROLL
