@@ -282,6 +282,8 @@ def test_tables_and_pictures():
     assert all(not (line.get_xdata()[0] < 2.0 < line.get_xdata()[-1]) for line in lines)
     assert posterior.plot(ax=posterior.plot_error()) is not None
     assert "with 3 jumps" in repr(posterior)
+    html = posterior._repr_html_()
+    assert "with 3 jumps" in html and "<svg" in html and "error bars" in html
     if pytest.importorskip("xarray"):
         data = posterior.to_xarray()
         assert data["y"].shape == (len(posterior.t), 1)

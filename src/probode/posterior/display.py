@@ -83,19 +83,37 @@ def html(posterior: Posterior) -> str | None:
     if _not_one_solve(posterior) is not None:
         return None
     posterior = one_solve(posterior, "repr")
-    success = bool(posterior.success)
-    mark = f'<strong style="color: {_MARK_COLORS[success]}">{"✓" if success else "✗"}</strong>'
     evidence = f"log evidence {float(posterior.log_evidence) + 0.0:.6g}"
     about = "; ".join([_interval(posterior), cost(posterior), evidence, *_data(posterior)])
     parts = [
         f"<div><strong>Posterior</strong> of {escape(_method(posterior))}</div>",
-        f"<div>{mark} {escape(posterior.message)}</div>",
-        small_figure(posterior, _names(posterior)),
+        f"<div>{_mark(bool(posterior.success))} {escape(posterior.message)}</div>",
+        small_figure([posterior], names_in_words(posterior)),
         _table(posterior),
         _verdict(posterior),
         f'<div style="opacity: 0.75">{escape(about)}</div>',
     ]
+    return _block(parts)
+
+
+def html_of_pieces(posterior: Any, head: str, about: str) -> str:
+    """The same of a posterior with jumps: a figure, and what to think of the error bars."""
+    parts = [
+        f"<div><strong>Posterior</strong> {escape(head)}</div>",
+        f"<div>{_mark(bool(posterior.success))} {escape(posterior.message)}</div>",
+        small_figure(posterior.pieces, names_in_words(posterior.pieces[0])),
+        _verdict(posterior),
+        f'<div style="opacity: 0.75">{escape(about)}</div>',
+    ]
+    return _block(parts)
+
+
+def _block(parts: list[str]) -> str:
     return '<div style="line-height: 1.5; max-width: 50em">\n' + "\n".join(parts) + "\n</div>"
+
+
+def _mark(good: bool) -> str:
+    return f'<strong style="color: {_MARK_COLORS[good]}">{"✓" if good else "✗"}</strong>'
 
 
 def _verdict(posterior: Posterior) -> str:
@@ -104,10 +122,8 @@ def _verdict(posterior: Posterior) -> str:
     head, *reasons = diagnosis.verdict.splitlines()
     if posterior.calibration is None:
         return f'<div style="opacity: 0.75">{escape(head)}</div>'
-    color = _MARK_COLORS[diagnosis.trusted]
-    mark = f'<strong style="color: {color}">{"✓" if diagnosis.trusted else "✗"}</strong>'
     rest = "".join(f"<div>{escape(reason)}</div>" for reason in reasons)
-    return f"<div>{mark} {escape(head)}{rest}</div>"
+    return f"<div>{_mark(diagnosis.trusted)} {escape(head)}{rest}</div>"
 
 
 def _not_one_solve(posterior: Posterior) -> str | None:
@@ -161,8 +177,8 @@ def cost(posterior: Posterior) -> str:
     if posterior.calibration is None:
         return told
     return (
-        f"{told}, for the calibration {int(stats.calibration_f_evaluations)} and "
-        f"{int(stats.calibration_jacobian_evaluations)} more"
+        f"{told}, and {int(stats.calibration_f_evaluations)} and "
+        f"{int(stats.calibration_jacobian_evaluations)} more to estimate the error"
     )
 
 
@@ -193,7 +209,7 @@ def _table(posterior: Posterior) -> str:
     curves = _curves(posterior, len(final))
     head = ["", "final value", *(["solution", "std (log scale)"] if curves else [])]
     rows = ["<tr>" + "".join(_cell(f"<small>{name}</small>") for name in head) + "</tr>"]
-    names = _names(posterior)
+    names = names_in_words(posterior)
     for k, value in enumerate(final):
         cells = [names[k], escape(value), *(curves[k] if curves else ())]
         rows.append("<tr>" + "".join(map(_cell, cells)) + "</tr>")
@@ -203,12 +219,10 @@ def _table(posterior: Posterior) -> str:
     return '<table style="border-collapse: collapse">' + "\n".join(rows) + "</table>"
 
 
-def _names(posterior: Posterior) -> list[str]:
-    """The components as Python indexes them."""
+def names_in_words(posterior: Posterior) -> list[str]:
+    """The components as figures and tables call them: y1, y2, ...; y1,1 of a matrix."""
     return component_names(
-        posterior,
-        lambda index: f"y[{', '.join(str(int(i) - 1) for i in index)}]" if index else "y",
-        "{part} {name}",
+        posterior, lambda index: f"y{','.join(index)}" if index else "y", "{part} {name}"
     )
 
 

@@ -256,21 +256,25 @@ class PiecewisePosterior(PieceViews):
         return " ".join(filter(None, [Status(self.ended).message, self.note]))
 
     def __repr__(self) -> str:
-        count = len(self.pieces) - 1
-        lines = [
-            f"Posterior of {self.solver.name} with {count} jump{'s' if count != 1 else ''}",
-            f"  from t = {float(self.t[0]):g} to {float(self.t[-1]):g}, "
-            f"{int(self.stats.accepted)} steps",
-            f"  {self.message}",
-        ]
+        lines = [f"Posterior {self._what()}", f"  {self._extent()}", f"  {self.message}"]
         if self.calibration is not None:
             lines += [f"  {line}" for line in self.diagnose().verdict.splitlines()]
         return "\n".join(lines)
 
     __str__ = __repr__
 
-    def _repr_html_(self) -> None:
-        return None
+    def _repr_html_(self) -> str:
+        from probode.posterior import display
+
+        return display.html_of_pieces(self, self._what(), self._extent())
+
+    def _what(self) -> str:
+        count = len(self.pieces) - 1
+        return f"of {self.solver.name} with {count} jump{'s' if count != 1 else ''}"
+
+    def _extent(self) -> str:
+        start, end = float(self.t[0]), float(self.t[-1])
+        return f"from t = {start:g} to {end:g}, {int(self.stats.accepted)} steps"
 
     # What the pieces say --------------------------------------------------------------------------
 

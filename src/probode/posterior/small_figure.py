@@ -36,16 +36,24 @@ class _Axis(NamedTuple):
         return self.start + share * (self.end - self.start)
 
 
-def small_figure(posterior: Posterior, names: list[str]) -> str:
-    """The solution with its band of 95 %; nothing for one time, or for many components."""
-    drawn = curves(posterior, names)
-    if drawn.t.size < 2 or not named(drawn):
+def small_figure(pieces: list[Posterior], names: list[str]) -> str:
+    """The solution with its band of 95 %; nothing for one time, or for many components.
+
+    With several pieces curves have gaps between them, where the solution jumps.
+    """
+    every = [curves(piece, names) for piece in pieces]
+    if max(drawn.t.size for drawn in every) < 2 or not named(every[0]):
         return ""
-    log = steps_grow(drawn.nodes)
-    some = few(np.flatnonzero(drawn.t > 0.0) if log else np.arange(drawn.t.size), _MOST_POINTS)
-    t, mean, std = drawn.t[some], drawn.mean[some], drawn.std[some]
+    nodes, t, mean, std = (
+        np.concatenate([getattr(drawn, name) for drawn in every])
+        for name in ("nodes", "t", "mean", "std")
+    )
+    piece = np.repeat(np.arange(len(every)), [drawn.t.size for drawn in every])
+    log = steps_grow(nodes)
+    usual = None if bool(pieces[-1].success) else usual_size(t, mean)
+    some = few(np.flatnonzero(t > 0.0) if log else np.arange(t.size), _MOST_POINTS)
+    t, mean, std, piece = t[some], mean[some], std[some], piece[some]
     low, high = mean - BAND * std, mean + BAND * std
-    usual = None if bool(posterior.success) else usual_size(drawn.t, drawn.mean)
     if usual is None:
         seen = np.append(within_reach(mean, np.stack([low, high])), mean)
     else:  # it grows out of sight, and with it the band
@@ -58,10 +66,13 @@ def small_figure(posterior: Posterior, names: list[str]) -> str:
     upward = _Axis(seen.min(), seen.max(), _HEIGHT - _BOTTOM, _TOP)
     x = across(place)
     parts = []
-    for i, (name, color) in enumerate(zip(drawn.names, PALETTE, strict=False)):
-        shade = np.clip(np.append(low[:, i], high[::-1, i]), upward.low, upward.high)
-        parts.append(_polygon(np.append(x, x[::-1]), upward(shade), color))
-        parts.append(_line(x, upward(np.clip(mean[:, i], upward.low, upward.high)), color))
+    for i, (name, color) in enumerate(zip(every[0].names, PALETTE, strict=False)):
+        for k in np.unique(piece):
+            here = piece == k
+            shade = np.append(low[here, i], high[here, i][::-1]).clip(upward.low, upward.high)
+            parts.append(_polygon(np.append(x[here], x[here][::-1]), upward(shade), color))
+            middle = mean[here, i].clip(upward.low, upward.high)
+            parts.append(_line(x[here], upward(middle), color))
         parts.append(_text(_WIDTH - _RIGHT + 6, _TOP + 9 + 14 * i, name, "start", color))
     bottom = _HEIGHT - _BOTTOM
     for value, y in ((upward.high, _TOP + 8), (upward.low, bottom)):

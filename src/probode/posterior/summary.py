@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from probode.posterior.display import cost, value_with_std
-from probode.posterior.posterior import Posterior, component_names, one_solve
+from probode.posterior.display import cost, names_in_words, value_with_std
+from probode.posterior.posterior import one_solve
 
 _MOST_ROWS = 12
 _HEADS = ("", "final value", "smallest", "largest", "largest std", "at t")
@@ -80,7 +80,7 @@ def summary(posterior: Any) -> Summary:
     widest = np.argmax(std, axis=0)
     diagnosis = posterior.diagnose()
     return Summary(
-        names=tuple("d" * k + name for k in derivatives for name in _names(posterior)),
+        names=tuple("d" * k + name for k in derivatives for name in names_in_words(posterior)),
         value=mean[-1],
         std=std[-1],
         smallest=mean.min(axis=0),
@@ -93,10 +93,3 @@ def summary(posterior: Any) -> Summary:
         verdict=diagnosis.verdict,
         cost=told,
     )
-
-
-def _names(posterior: Posterior) -> list[str]:
-    def name(index: list[str]) -> str:
-        return f"y{','.join(index)}" if index else "y"
-
-    return component_names(posterior, name, "{part} {name}")
