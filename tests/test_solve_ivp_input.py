@@ -2,6 +2,7 @@
 
 import warnings
 
+import jax
 import numpy as np
 import pytest
 import scipy.integrate
@@ -173,3 +174,14 @@ def test_dense_output_at_no_times_is_empty():
 @pytest.mark.parametrize("name", [*probode.__all__, "plotting", "problems", "scipy"])
 def test_every_public_name_is_completed(name):
     assert name in dir(probode)
+
+
+def test_the_methods_of_scipy_are_refused_with_what_to_take_instead():
+    with pytest.raises(ValueError, match=r"'RK45' is SciPy's\. Leave it out for EK1"):
+        solve(linear, method="RK45")
+
+
+def test_a_function_of_numpy_in_solve_is_told_what_to_do():
+    with pytest.raises(jax.errors.TracerArrayConversionError) as caught:
+        probode.solve(lambda t, y: np.sin(y), (0, 1), 1.0)
+    assert any("solve_ivp takes NumPy functions" in note for note in caught.value.__notes__)

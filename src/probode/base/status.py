@@ -40,7 +40,11 @@ _MESSAGES = {
     Status.RUNNING: "The solver has not reached the end of the integration interval yet.",
     Status.SUCCESS: "The solver successfully reached the end of the integration interval.",
     Status.EVENT: "A termination event occurred.",
-    Status.STEP_TOO_SMALL: "Required step size is less than spacing between numbers.",
+    Status.STEP_TOO_SMALL: (
+        "Required step size is less than spacing between numbers; the solution up to there is "
+        "returned. It may be infinite or singular there, the tolerance may be far below rounding, "
+        "or atol larger than a component that must keep its sign."
+    ),
     Status.NOT_FINITE: (
         "The vector field returned NaN or Inf, also for the smallest steps; the solution up to "
         "there is returned."
@@ -48,7 +52,8 @@ _MESSAGES = {
     Status.MAX_STEPS: (
         "The maximal number of steps was reached before the end of the integration interval. If "
         "the steps are tiny, the problem may be stiff for this solver: try EK1, or EK0 with "
-        "evaluations=2 or a lower order (it is limited by stability); otherwise raise max_steps."
+        "evaluations=2 or a lower order (it is limited by stability); otherwise raise "
+        "max_steps (in solve_ivp max_num_steps)."
     ),
     Status.INTERRUPTED: "The solve was interrupted; the solution up to there is returned.",
     Status.TIME_LIMIT: "The time limit was reached; the solution up to there is returned.",

@@ -37,11 +37,20 @@ _MANY_STEPS = 500
 """Solves with fewer steps are not looked at: they are over before a hint is read."""
 
 
+_OF_SCIPY = ("RK45", "RK23", "DOP853", "Radau", "BDF", "LSODA")
+
+
 def read_method(method: Any) -> Solver | type[Solver] | None:
     """A solver, a class of solvers, or ``None``: to be chosen."""
     if isinstance(method, Solver):
         return method
     if isinstance(method, str):
+        if method in _OF_SCIPY:
+            raise ValueError(
+                f"`method` {method!r} is SciPy's. Leave it out for EK1, which solves stiff and "
+                "other problems, or take one of 'EK0' (explicit, for larger problems that are not "
+                "stiff), 'DiagonalEK1', 'SparseEK1', 'auto'."
+            )
         check_choice("method", method, (*METHODS, AUTO))
         if method == AUTO:
             return None

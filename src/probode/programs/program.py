@@ -97,8 +97,9 @@ def with_data(leaves: Sequence[Any], attempt: Callable[[Callable[[Any], bool]], 
     """
     try:
         return attempt(is_numeric)
-    except NEEDS_VALUES:
+    except NEEDS_VALUES as error:
         if not any(map(is_whole, leaves)):
+            error.add_note(_WRITE_IT_IN_JAX)
             raise
         return attempt(lambda leaf: is_numeric(leaf) and not is_whole(leaf))
 
@@ -109,6 +110,12 @@ NEEDS_VALUES = (
     jax.errors.TracerIntegerConversionError,
 )
 """Raised where a function wants to know a number that is not known while tracing."""
+
+_WRITE_IT_IN_JAX = (
+    "probode: the function has to be one that JAX can trace: use jax.numpy instead of numpy, and "
+    "jax.numpy.where instead of branches on values. probode.solve_ivp takes NumPy functions as "
+    "they are."
+)
 
 
 def is_numeric(leaf: Any) -> bool:
