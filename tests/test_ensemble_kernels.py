@@ -139,6 +139,21 @@ def test_smoothed_means_between_the_steps_have_true_bars(rtol):
     np.testing.assert_allclose(alone, error[3], atol=0.01 * np.max(np.abs(error[3])))
 
 
+def test_an_end_has_a_bar_of_its_own_size_where_errors_have_decayed():
+    """Damped oscillations: errors in the fifth before are larger, with which chi2/d was 0.2."""
+    rates = np.linspace(0.5, 2.0, 24)
+    found = solve_ensemble(
+        lambda t, y, a: jnp.stack([-y[0] - a * y[1], a * y[0] - y[1]]),
+        *((0.0, 6.0), [1.0, 0.0], (rates,)),
+        solver=EK0(3),
+        rtol=1e-6,
+        atol=1e-9,
+    )
+    exact = np.exp(-6.0) * np.stack([np.cos(6 * rates), np.sin(6 * rates)], axis=1)
+    chi2 = np.mean(((found.mean[:, 0] - exact) / found.std[:, 0]) ** 2, axis=1)
+    assert 0.5 < np.median(chi2) < 2.0
+
+
 def test_nothing_is_compiled():
     seen = []
     jax.monitoring.register_event_duration_secs_listener(

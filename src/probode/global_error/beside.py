@@ -4,8 +4,11 @@ Between save points no smoothed means are kept, so the error is that of the *fil
 cubic interpolants of its values and slopes. What is written down at a save point is the solution
 with that error taken off; the error of the smoothed mean there is its distance from it. How large
 errors are around, those at the save points say. Where there is only one, a running mean does, over
-a fifth (for ``c`` a twenty-fifth) of the steps so far, as many as the two-sided windows of
-:mod:`probode.global_error.scales` have.
+a twentieth (for ``c`` a twenty-fifth) of the steps so far. It looks back only, to where errors that
+grow were smaller and errors that decay were larger: over a fifth, as many steps as the two-sided
+windows of :mod:`probode.global_error.scales` have, 56 % of ends on twelve problems had a chi²/d in
+[1/3, 3], and 73 % have it so. (Of a few components no more can: normal numbers would give 67 to
+88 % with two to five.)
 """
 
 from dataclasses import dataclass, replace
@@ -28,7 +31,7 @@ from probode.global_error.transport import Carry
 from probode.model.equation import FIRST_ORDER, Equation
 from probode.model.linearize import VectorField
 
-_SQUARE_WINDOW, _MISFIT_WINDOW = 0.2, 0.04
+_SQUARE_WINDOW, _MISFIT_WINDOW = 0.05, 0.04
 _LEAST_SQUARE, _LEAST_MISFIT = 3.0, 5.0
 WINDOWS = (_SQUARE_WINDOW, _LEAST_SQUARE, _MISFIT_WINDOW, _LEAST_MISFIT)
 """As ``struct Windows`` of ``src/posterior_at_times.hpp`` reads them."""
