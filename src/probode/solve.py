@@ -53,7 +53,7 @@ from probode.programs.field import bind
 from probode.programs.switches import switches
 
 
-@doing("reading the problem")
+@doing("preparing the solve, or its result")
 def solve(
     vector_field: Callable[..., Any],
     t_span: Any,

@@ -104,7 +104,7 @@ def solve_ensemble(
 ) -> Reduced: ...
 
 
-@doing("reading the problem")
+@doing("preparing the solve, or its result")
 def solve_ensemble(
     fun: Callable[..., Any],
     t_span: Any,

@@ -57,7 +57,7 @@ _NO_COUNTS = {"nfev": 0, "njev": 0, "nlu": 0}
 _MESSAGES = {0: Status.SUCCESS.message, 1: Status.EVENT.message}
 
 
-@doing("reading the problem")
+@doing("preparing the solve, or its result")
 def solve_ivp(
     fun: Callable[..., Any],
     t_span: Any,

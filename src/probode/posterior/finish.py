@@ -87,7 +87,7 @@ def run_and_finish(
     final, status, kept = run(monitor._replace(rehearse=rehearse))
     if status == Status.MAX_STEPS and int(final.counts.attempted) == budget:
         return None
-    with doing(f"from {kept.steps} steps to the solution and its error bars"):
+    with doing(f"computing the solution and its error bars from {kept.steps} steps"):
         return finished(final, status, kept, limits)
 
 
