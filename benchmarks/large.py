@@ -2,8 +2,8 @@
 
     python -m benchmarks.large [--quick] [--out out] [--problems heat burgers] [--sizes 1000 10000]
                                [--solvers ...] [--rtol ...] [--repeats 3] [--limit 120] [--cpu]
-    python -m benchmarks.large --bars [--reserve] [--quick] [--problems ...] [--orders 3 4 5]
-                               [--rtol ...]
+    python -m benchmarks.large --bars [--reserve] [--again] [--quick] [--problems ...]
+                               [--orders 3 4 5] [--rtol ...]
     python -m benchmarks.large --memory [--quick]
 
 Without an option: for each problem and size the solvers of :mod:`benchmarks.large_solvers`, in
@@ -244,6 +244,7 @@ def _arguments() -> Any:
     parser.add_argument("--quick", action="store_true", help="few problems, sizes, tolerances")
     parser.add_argument("--bars", action="store_true", help="judge the error bars instead")
     parser.add_argument("--reserve", action="store_true", help="of --bars: the other parameters")
+    parser.add_argument("--again", action="store_true", help="of --bars: compare with rtol/10, too")
     parser.add_argument("--memory", action="store_true", help="a million unknowns instead")
     parser.add_argument("--out", type=Path, default=Path("out"))
     parser.add_argument("--problems", nargs="*", default=None)
@@ -271,7 +272,7 @@ def main() -> None:
     print(f"{machine()}{', --quick: not for conclusions' if options.quick else ''}", flush=True)
     if options.bars:
         chosen = options.problems, options.orders, options.rtol
-        large_bars.main(options.out, options.quick, *chosen, options.reserve)
+        large_bars.main(options.out, options.quick, *chosen, options.reserve, options.again)
         return
     if options.memory:
         large_memory.main(options.out, options.quick)
