@@ -427,6 +427,14 @@ def test_a_limit_of_steps_returns_what_there_is():
     assert np.all(np.isfinite(posterior.std))
 
 
+def test_a_limit_before_the_first_chosen_time_returns_none_of_them():
+    result = solve_ivp(brusselator, max_num_steps=5, t_eval=[4.0, 5.0])
+    assert not result.success
+    assert len(result.t) == 0
+    assert np.size(result.y) == np.size(result.y_std) == 0
+    assert result.posterior.diagnose().numbers
+
+
 def test_what_is_not_finite_returns_what_came_before():
     def root(t, y):
         return -jnp.sqrt(1.0 - t) * jnp.ones_like(y) - y

@@ -325,12 +325,12 @@ def _result(
     path_taken = posterior.path
     nodes = np.asarray(path_taken.trail.t if isinstance(path_taken, ChosenPath) else posterior.t)
     found = None
-    end = nodes[-1]
+    end: Any = nodes[-1] if len(nodes) else np.nan  # none of the chosen times was reached
     if watched is not None:
         found = events.locate(watched, posterior, embedding.values, limits)
         if not found.whole:
             posterior = posterior.without("events")
-    forward = nodes[-1] >= nodes[0]
+    forward = not len(nodes) or nodes[-1] >= nodes[0]
     last = None if found is None else found.end
     status = 1 if posterior.status == Status.EVENT else 0 if posterior.success else -1
     if last is not None:
