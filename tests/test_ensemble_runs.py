@@ -79,6 +79,26 @@ def test_labels_that_are_no_numbers_are_stored(tmp_path):
     assert attributes["probode ensemble"]["labels"] == {"patient": ["a", "b"]}
 
 
+@pytest.mark.parametrize("each", [False, True], ids=["same times", "times of their own"])
+def test_a_netcdf_file_holds_the_same(tmp_path, each):
+    """Labels in words, a member that fails, save points that differ."""
+    pytest.importorskip("netCDF4")
+    table = pandas.Series([1.0, np.nan, 2.0], index=pandas.Index(["a", "b", "c"], name="patient"))
+    times = np.linspace(0.5, 1.0, 3)
+    found = probode.solve_ensemble(
+        *(decay, (0.0, 1.0), [1.0], (table,)),
+        save_at=xarray.DataArray([times, times, times / 2], dims=("patient", "time"))
+        if each
+        else times,
+        solver=EK0(1),
+    )
+    found.to_netcdf(tmp_path / "out.nc")
+    with xarray.open_dataset(tmp_path / "out.nc") as stored:
+        xarray.testing.assert_identical(stored.load(), found.to_xarray())
+    assert list(stored.patient) == ["a", "b", "c"] and not stored.trusted[1]
+    assert np.isnan(stored["y"][1]).all() and stored["y_std"].shape == (3, 3, 1)
+
+
 def test_a_store_holds_the_same(plain, tmp_path):
     found = solve(store=tmp_path / "out.zarr")
     assert_same(found, plain)
