@@ -293,17 +293,21 @@ class EK1(Solver):
     structure
         How covariances are stored: by default in the smallest form that holds them.
     error
-        What a step is judged by. ``"residual"``: the standard deviation of the residual over the
-        step, ``|h| s sqrt(diag(H Q Hᵀ))``, as in the paper. Components that relax at a rate ``λ``
-        count ``|h λ|`` times their error then, so stiff problems take steps for far more than the
-        tolerance asks for. ``"correction"``: the same, but at most twenty times the standard
-        deviation of what the update moves ``y`` by (in units in which the two are equal where
-        nothing is stiff). Steps are then the same unless a component relaxes a hundred times in
-        one, and hardly ever more at equal error; on very stiff problems they are half to a tenth.
-        Where the residual alone counts a thousand times what is tolerated, a step is linearised
-        again, and rejected if that moves ``y``. It is what ``solve_ivp`` takes up to order 6; at
-        higher orders so long steps can cost the smoother its digits. For ``y' = f(t, y)``; implicit
-        equations are judged by corrections in any case. See ``docs/performance.md``.
+        What a step is judged by.
+
+        ``"residual"``, as in the paper: the standard deviation of the residual over the step,
+        ``|h| s sqrt(diag(H Q Hᵀ))``. A component that relaxes at a rate ``λ`` enters it with
+        ``|h λ|`` times its error. So on stiff problems steps are shorter than the tolerance asks
+        for.
+
+        ``"correction"``: the same, but at most twenty times the standard deviation of what the
+        update adds to ``y`` (in units in which the two are equal where nothing is stiff). Steps
+        differ from those of the paper only where a component relaxes a hundred times within one;
+        on very stiff problems there are two to ten times fewer. Where the residual alone is a
+        thousand times too large, the step is linearised again, and rejected if that changes ``y``.
+        ``solve_ivp`` uses it up to order 6; at higher orders such long steps can cost the smoother
+        its digits. It is for ``y' = f(t, y)``: implicit equations are judged by corrections in any
+        case. See ``docs/performance.md``.
 
     Examples
     --------
