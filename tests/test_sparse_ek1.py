@@ -435,6 +435,12 @@ def test_a_limit_before_the_first_chosen_time_returns_none_of_them():
     assert result.posterior.diagnose().numbers
 
 
+def test_a_preconditioner_that_is_not_finite_is_not_taken_for_f():
+    solver = SparseEK1(linear="krylov", preconditioner=lambda t, y, c, b: b * jnp.nan)
+    posterior = probode.solve(lambda t, y: -y, (0.0, 1.0), np.ones(2), solver=solver)
+    assert posterior.status == Status.STEP_TOO_SMALL
+
+
 def test_what_is_not_finite_returns_what_came_before():
     def root(t, y):
         return -jnp.sqrt(1.0 - t) * jnp.ones_like(y) - y

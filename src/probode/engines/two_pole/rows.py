@@ -24,11 +24,10 @@ def as_rows(method: Method, numbers: np.ndarray, mean: np.ndarray) -> Rows:
     at_zero = np.zeros((n, n))
     for q in range(1, n):
         at_zero[q, 2 : q + 1] = [factorial(i) * gains(q).at_zero[i] for i in range(2, q + 1)]
-    powers = np.abs(h)[:, None] ** (1.0 - np.arange(n))
-    found = at_zero[order.astype(int)] * powers * noise[:, None]
-    found[:, 0] = std
+    found = at_zero[order.astype(int)] * noise[:, None]  # in units of h^(1-i)
+    found[:, 0] = std / np.abs(h)
     factor = np.zeros((len(t), n, n))
-    factor[:, np.arange(n), np.arange(n)] = found / (np.abs(method.prior.weights) * powers)
+    factor[:, np.arange(n), np.arange(n)] = found / np.abs(method.prior.weights)
     return Rows(t, h, noise, mean, factor)  # type: ignore[arg-type]
 
 

@@ -294,6 +294,8 @@ def _newton(
         if done:
             break
     done = done or (not judged and finite and length < _ENOUGH)
+    if not finite and now.matrix.iteration is not None:  # is it f, or what solves by iterations?
+        finite = bool(system.xp.all(system.xp.isfinite(system.f(t, at[0]))))
     counts = now.counts
     counts = counts._replace(
         attempted=counts.attempted + 1, f=counts.f + k + 1, solves=counts.solves + 2 * k + 1 + done
