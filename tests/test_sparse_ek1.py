@@ -515,6 +515,10 @@ REFUSED = {
     ),
     "shape of the pattern": (lambda: solve_ivp(jac_sparsity=np.eye(3)), "jac_sparsity"),
     "bands below zero": (lambda: solve_ivp(lband=-1, uband=1), "lband must be at least 0"),
+    "bands and a pattern": (
+        lambda: solve_ivp(lband=1, jac_sparsity=np.eye(6)),
+        "give one of them",
+    ),
     "bands of fractions": (lambda: solve_ivp(lband=1, uband=1.5), "uband must be a whole"),
     "a Jacobian that is not finite": (
         lambda: solve_ivp(jac=lambda t, y: csc_array(np.diag(np.where(Y0 > 1.5, np.nan, 1.0)))),

@@ -104,6 +104,11 @@ def bands(n: int, below: int, above: int) -> Any:
 def read_pattern(sparsity: Any, below: int | None, above: int | None, n: int) -> Any | None:
     """Where a Jacobian may be nonzero by the options of SciPy; ``None``: they say nothing."""
     if sparsity is not None:
+        if below is not None or above is not None:
+            raise ValueError(
+                "`jac_sparsity` and bands (`lband`, `uband`) both say where the Jacobian has "
+                "entries: give one of them."
+            )
         pattern = as_pattern(sparsity)
         if pattern.shape != (n, n):
             raise ValueError(f"`jac_sparsity` must have the shape {(n, n)}, got {pattern.shape}.")
