@@ -4,11 +4,11 @@ Between save points no smoothed means are kept, so the error is that of the *fil
 cubic interpolants of its values and slopes. What is written down at a save point is the solution
 with that error taken off; the error of the smoothed mean there is its distance from it. How large
 errors are around, those at the save points say. Where there is only one, a running mean does, over
-a twentieth (for ``c`` a twenty-fifth) of the steps so far. It looks back only, to where errors that
-grow were smaller and errors that decay were larger: over a fifth, as many steps as the two-sided
-windows of :mod:`probode.global_error.scales` have, 56 % of ends on twelve problems had a chi²/d in
-[1/3, 3], and 73 % have it so. (Of a few components no more can: normal numbers would give 67 to
-88 % with two to five.)
+a twentieth (for ``c`` a twenty-fifth) of the steps so far: it looks back only, to where errors that
+grow were smaller and errors that decay were larger. It counts no more than ``c`` and the model say
+of the step itself, which is cut to the end, and the more accurate for it. Of twelve problems 82 %
+of the ends have a chi²/d in [1/3, 3] (without the second 73 %, and 56 % over a fifth of the steps);
+normal numbers would give 67 to 88 % with two to five components.
 """
 
 from dataclasses import dataclass, replace
@@ -214,9 +214,10 @@ class Tracker:
         several, misfits = self.equation.order > 1, mine.misfits[:reached]
 
         def scaled(error: Array, std: Array, square: Array, *of: Array) -> scales.Scales:
-            around = misfits, square
             if reached >= _ENOUGH:
                 around = scales.around_saved(xp, error, std, mine.corrected.shape[0])
+            else:
+                around = misfits, scales.around_end(xp, std, misfits, square)
             values, doubt = scales.Values(*of), self.scheme.doubt
             return scales.combine(xp, error, std, *around, values, doubt, several)
 

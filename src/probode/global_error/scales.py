@@ -203,6 +203,15 @@ def around_saved(xp: Any, error: Any, std: Any, count: int) -> tuple[Any, Any]:
     return window_mean(xp, c, far) / part(far), xp.where(exact, 0.0, local)
 
 
+def around_end(xp: Any, std: Any, misfit_mean: Any, local: Any) -> Any:
+    """``sqrt(L)`` of a single save point: a running mean, but no more than ``sqrt(c̄ Σ)``.
+
+    The last step may be shorter than those before, and the more accurate for it, which ``Σ`` knows.
+    """
+    own = xp.sqrt(misfit_mean)[..., None] * std
+    return xp.where((std > _TINY) & (own < local), own, local)
+
+
 def of_nodes(
     xp: Any,
     error: Any,

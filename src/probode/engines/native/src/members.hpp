@@ -162,6 +162,12 @@ std::vector<double> window_sums(const std::vector<double>& x, long half, Add&& a
   }
 }
 
+// The same of a single save point: no larger than the model says of its own step; `around_end` of global_error/scales.py.
+inline void note_alone(int d, const double* stds, double* noted) {
+  for (int a = 0; a < d; ++a)
+    if (stds[a] > 1e-290) noted[d + 1 + a] = std::min(noted[d + 1 + a], std::sqrt(noted[d]) * stds[a]);
+}
+
 // What `Beside` noted of the errors around each of `n` save points, of `times` that were asked for (2 d + 1 numbers),
 // replaced by what the errors at all of them say: `around_saved` of global_error/scales.py.
 inline void note_around(int d, long n, long times, const double* means, const double* stds, double* noted) {
@@ -399,6 +405,8 @@ class Members {
       for (int a = 0; a < d; ++a) std(s, i, k)[a] *= spread[a];
     if (beside && reached >= kEnough)
       note_around(d, reached, g_.times, mean(s, i, 0), std(s, i, 0), noted_.data());
+    else if (beside && reached == 1)
+      note_alone(d, std(s, i, 0), noted_.data());
     for (long k = 0; k < reached; ++k) {
       double* deviation = std(s, i, k);
       if (beside) {

@@ -163,6 +163,7 @@ struct Bars {
     const int d = s.d;
     bool lost = false;
     if (s.calibrated && reached >= 2) around(spread);
+    else if (s.calibrated && reached == 1) alone(spread);
     for (long k = 0; k < reached; ++k) {
       bool finite = true;
       double c = 0.0, known = 0.0;
@@ -221,6 +222,15 @@ struct Bars {
     if (!is_number(scale)) scale = greater(gathered.extent(a, lane), own);
     ratio = has ? scale / own * spread : spread;
     more = has ? 0.0 : scale;
+  }
+
+  // Errors around a single save point: no larger than the model says of its own step.
+  void alone(const double* spread) const {
+    const int d = sizes.d;
+    for (int a = 0; a < d; ++a) {
+      const double own = std[a] * spread[a];
+      if (own > kTiny) entry(0, d + 1 + a) = lesser(entry(0, d + 1 + a), sqrt(entry(0, d)) * own);
+    }
   }
 
   // What the errors at all save points say of those around each of them.
