@@ -7,9 +7,9 @@ errors are around, those at the save points say. Where there is only one, a runn
 a twentieth (for ``c`` a twenty-fifth) of the steps so far: it looks back only, to where errors that
 grow were smaller and errors that decay were larger. It counts no more than ``c`` and the model say
 of the step itself, which is cut to the end, and the more accurate for it. On twelve problems
-(``benchmarks.ensemble_bars``) 81 % of the ends have a chi²/d in [1/3, 3], where normal numbers would
-give 67 to 88 % with two to five components. (Without the second 73 %, and 56 % over a fifth of the
-steps, on similar ones.)
+(``benchmarks.ensemble_bars``) 81 % of the ends have a chi²/d in [1/3, 3], where normal numbers
+would give 67 to 88 % with two to five components. (Without the second 73 %, and 56 % over a fifth
+of the steps, on similar ones.)
 """
 
 from dataclasses import dataclass, replace
