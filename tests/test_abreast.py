@@ -125,7 +125,7 @@ def test_bars_are_of_the_size_of_the_error_over_many_steps():
     )
     angle = rates[:, None] * times
     exact = np.stack([np.cos(angle), -np.sin(angle)], axis=-1)
-    chi2 = np.mean(((found.mean - exact) / found.std)[:, 1:] ** 2, axis=(1, 2))
+    chi2 = np.mean(((found.mean - exact)[:, 1:] / found.std[:, 1:]) ** 2, axis=(1, 2))
     assert np.mean((chi2 > 1 / 3) & (chi2 < 3)) > 0.9
 
 

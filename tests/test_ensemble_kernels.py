@@ -112,7 +112,7 @@ def test_error_bars_are_of_the_size_of_the_error(smooth):
             for a in rates
         ]
     )
-    chi2 = np.mean(((found.mean - exact) / found.std)[:, 1:] ** 2, axis=(1, 2))
+    chi2 = np.mean(((found.mean - exact)[:, 1:] / found.std[:, 1:]) ** 2, axis=(1, 2))
     assert np.mean((chi2 > 1 / 3) & (chi2 < 3)) >= 0.95
     assert found.diagnose().trusted.all()
 
