@@ -102,7 +102,7 @@ def test_neighbours_do_not_matter():
 
 def test_members_with_more_steps_than_room_are_solved_one_after_the_other(monkeypatch):
     expected = series(solver=EK0(3))
-    monkeypatch.setattr(on_host, "_MOST_BYTES", 64 * 1024)
+    monkeypatch.setattr(on_host, "_MOST_BYTES", 8 * 1024)  # for two to eight members
     asked = []
     real = one_by_one.solve_members
     monkeypatch.setattr(
