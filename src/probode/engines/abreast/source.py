@@ -21,17 +21,17 @@ HEADERS = (
     *("carried_errors.hpp", "bars.hpp", "solve.hpp", "card.hpp"),
 )
 
-_UNROLLED = 7
-"""Columns of a block up to which loops are written out, and matrices are kept in registers."""
+_UNROLLED = 12
+"""Columns of a block up to which loops are written out: then matrices are kept in registers, or what
+does not fit into these is in places that are known."""
 
-_UNROLLED_BACK = 4
+_UNROLLED_BACK = 6
 """The same for looking back, where matrices have twice as many columns."""
-
-_PARTLY = 9
-"""The same for loops that are written out four times at most."""
 
 _INLINE = 150
 """Operations up to which a vector field is put wherever it is evaluated."""
+
+_INLINED, _APART = "__forceinline__", "__noinline__"
 
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 _COMPARED = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
@@ -82,8 +82,12 @@ _MOST_KNOWN = 64
 
 def _written(problem: Problem) -> str:
     sizes, lists, d = problem.sizes, problem.lists, problem.sizes.d
-    unroll = 64 if sizes.block <= _UNROLLED else 4 if sizes.block <= _PARTLY else 1
-    back = 64 if sizes.block <= _UNROLLED_BACK else 1
+    # Never so many times: of loops in others whose length is not known yet all would be written out.
+    written_out, loop = "unroll", "unroll 1"
+    forward = written_out if sizes.block <= _UNROLLED else loop
+    back = written_out if sizes.block <= _UNROLLED_BACK else loop
+    short = sum(1 for _ in _operations(lists.value)) <= _INLINE
+    pragmas = {"": forward, "_BACK": back, "_STAGES": written_out if short else loop}
     slopes = lists.slopes
     tapes = [("start_of", lists.start), ("value_of", lists.value)]
     if slopes is not None:
@@ -92,7 +96,8 @@ def _written(problem: Problem) -> str:
         [
             "#define PROBODE_ISA card",
             "#define kInfinity __longlong_as_double(0x7ff0000000000000LL)",
-            f"constexpr int kUnroll = {unroll}, kUnrollBack = {back};",
+            *(f'#define PROBODE_UNROLL{which} _Pragma("{how}")' for which, how in pragmas.items()),
+            f"#define PROBODE_BACK {_INLINED if back == written_out else _APART}",
             '#include "given.hpp"',
             '#include "number.hpp"',
             "namespace probode { namespace PROBODE_ISA {",
@@ -183,9 +188,9 @@ def _function(name: str, tape: Tape, problem: Problem, d: int) -> str:
         )
     places = tape.code[len(tape.code) - _outputs(tape) :].tolist()
     lines += [f"  out[{i}] = {names[place]};" for i, place in enumerate(places)]
-    alone = "__noinline__ " if len(lines) > _INLINE or name == "start_of" else "__forceinline__ "
+    alone = _APART if len(lines) > _INLINE or name == "start_of" else _INLINED
     arguments = "double t, const double* y, const double* shared, const double* own, double* out"
-    return "\n".join([f"__device__ {alone}void {name}({arguments}) {{", *lines, "}"])
+    return "\n".join([f"__device__ {alone} void {name}({arguments}) {{", *lines, "}"])
 
 
 def _expression(operation: str, reads: list[str]) -> str:

@@ -87,6 +87,8 @@ struct Attempt {
     const Number left = t1 - now.t;
     const Mask reaches = size_of(step) * (1.0 + 1e-10) >= size_of(left);
     t_next = choose(reaches, t1, now.t + step);
+    // Who is done goes along in steps of some length: by numbers that are not normal all would take longer.
+    t_next = choose(going(), t_next, now.t + now.h);
     coordinates_of(s, tables, t_next - now.t, coords);
     predict(s, tables, now.mean, coords, predicted);
   }
@@ -241,7 +243,7 @@ struct Attempt {
       deviation[a] = root_of(sum);
     }
     PROBODE_UNROLL
-    for (int a = 0; a < d; ++a) reflect_rows<kUnroll>(stack, d, a, d + a + 1, a, d);
+    for (int a = 0; a < d; ++a) reflect_rows(stack, d, a, d + a + 1, a, d);
     PROBODE_UNROLL
     for (int a = 0; a < d; ++a) {
       Number rest = z[a];
@@ -366,11 +368,11 @@ struct Attempt {
     }
 
     PROBODE_UNROLL
-    for (int a = 0; a < w; ++a) reflect_rows<kUnroll>(stack, columns, a, head + above, a, columns);
+    for (int a = 0; a < w; ++a) reflect_rows(stack, columns, a, head + above, a, columns);
     PROBODE_UNROLL
-    for (int k = 0; k < w; ++k) reflect_rows<kUnroll>(stack, columns, w + k, head + above, values + k, columns);
+    for (int k = 0; k < w; ++k) reflect_rows(stack, columns, w + k, head + above, values + k, columns);
     PROBODE_UNROLL
-    for (int c = above; c < size; ++c) reflect_rows<kUnroll>(stack, columns, c, head + c + 1, c + w, columns);
+    for (int c = above; c < size; ++c) reflect_rows(stack, columns, c, head + c + 1, c + w, columns);
 
     Number white[w];
     PROBODE_UNROLL

@@ -15,14 +15,24 @@ struct Store {
 
   double& of(int lane, long row, int entry) const { return first[(row * width + entry) * stride + lane]; }
 
-  Number get(long row, int entry) const {
-#if PROBODE_ON_CARD
-    return of(0, row, entry);
-#else
-    Number x;
-    std::memcpy(&x, first + (row * width + entry) * kAbreast, sizeof(Number));
-    return x;
-#endif
+  // A row of each member, to be read.
+  struct Reading {
+    const double* from[kAbreast];
+    long stride;
+
+    Number operator[](int entry) const {
+      Number x = same(0.0);
+      PROBODE_UNROLL
+      for (int lane = 0; lane < kAbreast; ++lane) PROBODE_ISA::put(x, lane, from[lane][entry * stride]);
+      return x;
+    }
+  };
+
+  Reading read(Number row) const {
+    Reading found{{}, stride};
+    PROBODE_UNROLL
+    for (int lane = 0; lane < kAbreast; ++lane) found.from[lane] = &of(lane, static_cast<long>(at(row, lane)), 0);
+    return found;
   }
 
   // Numbers of the same row of all members.
@@ -46,6 +56,10 @@ struct Store {
   }
 };
 
+// sqrt(a² + b²). What is handed to a function that is not inlined by its place, a card keeps in memory all along, instead
+// of in registers: such functions take numbers.
+PROBODE_APART inline double distance_of(double a, double b) { return hypot(a, b); }
+
 // A sum of squares, of which none overflows or vanishes.
 struct SquaresAbreast {
   Number sum, rest;
@@ -57,7 +71,7 @@ struct SquaresAbreast {
     sum = choose(both(on, fits), sum + square, sum);
     if (any(odd)) rest = choose(odd, distance(rest, x), rest);
   }
-  PROBODE_APART double root(int lane) const { return hypot(sqrt(at(sum, lane)), at(rest, lane)); }
+  double root(int lane) const { return distance_of(sqrt(at(sum, lane)), at(rest, lane)); }
 };
 
 // Gathered along the steps: running means of errors, and what a transport is judged by.
@@ -122,6 +136,7 @@ struct Gathered {
   void signs(int lane, double* out) const {
     const S s = sizes;
     out[0] = out[1] = out[2] = 0.0;
+    PROBODE_UNROLL
     for (int a = 0; a < s.d; ++a) {
       const double top = at(m.largest[a], lane);
       if (!(top > 0.0)) continue;
@@ -150,7 +165,7 @@ template <class S>
 struct Bars {
   S sizes;
   const Options& control;
-  const Gathered<S>& gathered;
+  const double* extent;  // of each component
   const Store& noted;
   int lane;
   const double* mean;
@@ -201,9 +216,9 @@ struct Bars {
   static double lesser(double a, double b) { return a < b || a != a ? a : b; }
   static double greater(double a, double b) { return a > b || a != a ? a : b; }
   static bool is_number(double x) { return fabs(x) <= 1.7976931348623157e308; }
-  PROBODE_APART static double root(double a, double b) {
+  static double root(double a, double b) {
     const double sum = a * a + b * b;
-    return sum > 1e-290 && sum < 1e290 ? sqrt(sum) : hypot(a, b);
+    return sum > 1e-290 && sum < 1e290 ? sqrt(sum) : distance_of(a, b);
   }
 
   // The factor of the model's standard deviation `own`, or what takes its place where it has none.
@@ -219,7 +234,7 @@ struct Bars {
     }
     scale = root(lesser(greater(local, scale / 2.0), 2.0 * scale), control.doubt * local);
     if (has || scale != 0.0) scale = greater(scale, kEps * fabs(value));
-    if (!is_number(scale)) scale = greater(gathered.extent(a, lane), own);
+    if (!is_number(scale)) scale = greater(extent[a], own);
     ratio = has ? scale / own * spread : spread;
     more = has ? 0.0 : scale;
   }

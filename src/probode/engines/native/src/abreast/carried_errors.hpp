@@ -103,9 +103,7 @@ struct CarriedErrors {
   void evaluate(const Number* times, const Number* stages, Number* out) {
     const S s = sizes;
     Number y[s.d], f[s.d];
-#if PROBODE_ON_CARD
-#pragma unroll 1
-#endif
+    PROBODE_UNROLL_STAGES
     for (int i = 0; i < s.stages; ++i) {
       PROBODE_UNROLL
       for (int a = 0; a < s.d; ++a)

@@ -9,32 +9,31 @@ namespace PROBODE_ISA {
 
 template <class S>
 struct LookBack {
-  static constexpr int kUnroll = kUnrollBack;
   S sizes;
   Tables tables;
 
-  // The smoothed state on the left, in coordinates of `left`, from that on the right, `smoothed` (mean and factor, in
-  // coordinates of `right`); `scale`: the process noise between them. `whole`: whether rows of y' may differ from zero.
+  // The smoothed state on the left, in coordinates of `left`, from that on the right, a step `h` further (mean and factor,
+  // in coordinates of a step `right_h`); `scale`: the process noise between them. `whole`: whether rows of y' may differ
+  // from zero.
   template <bool whole>
-  PROBODE_APART void back(const Place& left, Number right_t, Number right_h, const Number* scale, const Number* mean,
-            const Number* factor, Number* out_mean, Number* out_factor) const {
+  PROBODE_BACK void back(const Place& left, Number h, Number right_h, const Number* scale, const Number* mean,
+                         const Number* factor, Number* out_mean, Number* out_factor) const {
     const S s = sizes;
     const int n = s.n, w = s.width, d = s.d, size = n * w;
-    const Number h = right_t - left.t;
     Number coords[n], change[n], after[n], returning[n], difference[n * d], noise[d];
     coordinates_of(s, tables, h, coords);
     powers_of(left.h / h, n, change);
     powers_of(right_h / h, n, after);
     powers_of(h / left.h, n, returning);
     predict(s, tables, left.mean, coords, difference);
-    PROBODE_UNROLL
+    PROBODE_UNROLL_BACK
     for (int i = 0; i < n; ++i) {
       const Number inverse = same(1.0) / coords[i];
-      PROBODE_UNROLL
+      PROBODE_UNROLL_BACK
       for (int k = 0; k < d; ++k) difference[i * d + k] = (mean[i * d + k] - difference[i * d + k]) * inverse;
     }
     Number rounding = same(0.0);
-    PROBODE_UNROLL
+    PROBODE_UNROLL_BACK
     for (int k = 0; k < d; ++k) {  // a step adds at least the rounding of y
       Number least = s.fixed ? same(0.0) : kEps * size_of(left.mean[k] / coords[0]);
       least = choose(least < same(kLeastNormal), same(0.0), least);
@@ -66,31 +65,31 @@ struct LookBack {
     Number stack[rows * columns], moving[n * n];
     moved_by(s, tables, change, moving);
     auto plain = [&](int i) { return i * w; };
-    PROBODE_UNROLL
+    PROBODE_UNROLL_BACK
     for (int r = 0; r < full; ++r) {
       const int from = whole || r < w ? r : r + w;
       moved_row(s, factor, moving, from, plain, stack + r * columns);
-      PROBODE_UNROLL
+      PROBODE_UNROLL_BACK
       for (int c = 0; c < size; ++c)
         stack[r * columns + size + c] = c >= from ? factor[from * size + c] * change[c / w] : same(0.0);
     }
     put_noise(noise, true, stack, full, columns, columns);
     Mask resolved = mask(true);
-    PROBODE_UNROLL
+    PROBODE_UNROLL_BACK
     for (int c = 0; c < size; ++c)
       resolved = both(resolved, size_of(stack[(full + c) * columns + c]) >= kLost * norm_of(stack + c, columns, full));
-    PROBODE_UNROLL
-    for (int c = 0; c < size; ++c) reflect_rows<kUnroll>(stack, columns, c, full + c + 1, c, columns);
-    PROBODE_UNROLL
+    PROBODE_UNROLL_BACK
+    for (int c = 0; c < size; ++c) reflect_rows(stack, columns, c, full + c + 1, c, columns);
+    PROBODE_UNROLL_BACK
     for (int r = size - 1; r >= 0; --r) {  // Gᵀ in the place of R12
       const Number pivot = stack[r * columns + r];
       const Mask none = size_of(pivot) < same(kLeastNormal);  // as `inverse_pivot` of qr.hpp
       const Number inverse = choose(none, same(0.0), same(1.0) / choose(none, same(1.0), pivot));
-      in_groups<kUnroll>(size, [&](auto width, int c) {
+      in_groups(size, [&](auto width, int c) {
         Number *out = stack + r * columns + size + c, sum[decltype(width)::value];
         PROBODE_WRITTEN_OUT
         for (int j = 0; j < width; ++j) sum[j] = out[j];
-        PROBODE_UNROLL
+        PROBODE_UNROLL_BACK
         for (int e = r + 1; e < size; ++e) {
           PROBODE_WRITTEN_OUT
           for (int j = 0; j < width; ++j) sum[j] -= stack[r * columns + e] * stack[e * columns + size + c + j];
@@ -100,9 +99,9 @@ struct LookBack {
       });
     }
     if (!every(resolved)) {  // rounding hides the noise: x⁺ = A x, and the kernel is A⁻¹
-      PROBODE_UNROLL
+      PROBODE_UNROLL_BACK
       for (int r = 0; r < rows; ++r) {
-        PROBODE_UNROLL
+        PROBODE_UNROLL_BACK
         for (int c = 0; c < size; ++c) {
           const int i = c / w, j = r / w;
           const bool entry = r < size && i <= j && r % w == c % w;
@@ -114,16 +113,16 @@ struct LookBack {
 
     const int total = size + full;
     Number next[total * size];
-    PROBODE_UNROLL
+    PROBODE_UNROLL_BACK
     for (int r = 0; r < size; ++r) {
       Number weight[size];
-      PROBODE_UNROLL
+      PROBODE_UNROLL_BACK
       for (int e = r; e < size; ++e) weight[e] = smoothed[r * size + e] * after[e / w];
-      in_groups<kUnroll>(size, [&](auto width, int c) {
+      in_groups(size, [&](auto width, int c) {
         Number sum[decltype(width)::value];
         PROBODE_WRITTEN_OUT
         for (int j = 0; j < width; ++j) sum[j] = same(0.0);
-        PROBODE_UNROLL
+        PROBODE_UNROLL_BACK
         for (int e = r; e < size; ++e) {
           PROBODE_WRITTEN_OUT
           for (int j = 0; j < width; ++j) sum[j] += weight[e] * stack[e * columns + size + c + j];
@@ -132,30 +131,30 @@ struct LookBack {
         for (int j = 0; j < width; ++j) next[r * size + c + j] = sum[j];
       });
     }
-    PROBODE_UNROLL
+    PROBODE_UNROLL_BACK
     for (int r = 0; r < full; ++r) {
-      PROBODE_UNROLL
+      PROBODE_UNROLL_BACK
       for (int c = 0; c < size; ++c) next[(size + r) * size + c] = stack[(size + r) * columns + size + c];
     }
-    PROBODE_UNROLL
-    for (int c = 0; c < size; ++c) reflect_rows<kUnroll>(next, size, c, total, c, size);
-    PROBODE_UNROLL
+    PROBODE_UNROLL_BACK
+    for (int c = 0; c < size; ++c) reflect_rows(next, size, c, total, c, size);
+    PROBODE_UNROLL_BACK
     for (int r = 0; r < size; ++r) {
-      PROBODE_UNROLL
+      PROBODE_UNROLL_BACK
       for (int c = r; c < size; ++c) out_factor[r * size + c] = next[r * size + c] * returning[c / w];
     }
 
-    PROBODE_UNROLL
+    PROBODE_UNROLL_BACK
     for (int i = 0; i < n; ++i) {
-      PROBODE_UNROLL
+      PROBODE_UNROLL_BACK
       for (int k = 0; k < d; ++k) {
         if (!(w > 1 || shared || k == block)) continue;
         Number sum = same(0.0);
         if (w > 1) {
-          PROBODE_UNROLL
+          PROBODE_UNROLL_BACK
           for (int r = 0; r < size; ++r) sum += stack[r * columns + size + i * w + k] * difference[r];
         } else {
-          PROBODE_UNROLL
+          PROBODE_UNROLL_BACK
           for (int r = 0; r < n; ++r) sum += stack[r * columns + size + i] * difference[r * d + k];
         }
         out_mean[i * d + k] = left.mean[i * d + k] + coords[i] * sum;
@@ -164,7 +163,7 @@ struct LookBack {
   }
 
   // The prediction over `out.h`, a part of a step from `left` of length `whole`: R Ãᵀ over s R_Q, triangular.
-  PROBODE_APART void inside(const Place& left, Number whole, const Number* scale, const Place& out) const {
+  PROBODE_BACK void inside(const Place& left, Number whole, const Number* scale, const Place& out) const {
     const S s = sizes;
     const int n = s.n, w = s.width, size = n * w, full = size - w;
     Number coords[n], change[n], noise[s.d];
@@ -177,16 +176,16 @@ struct LookBack {
     auto plain = [&](int i) { return i * w; };
     for (int block = 0; block < s.blocks; ++block) {
       Number stack[(full + size) * size];
-      PROBODE_UNROLL
+      PROBODE_UNROLL_BACK
       for (int r = 0; r < full; ++r)
         moved_row(s, left.factor + block * size * size, moving, r < w ? r : r + w, plain, stack + r * size);
       const bool own = s.multivariate && !s.fixed;
       put_noise(noise + (own ? block * w : 0), own, stack, full, size, size);
-      PROBODE_UNROLL
-      for (int c = 0; c < size; ++c) reflect_rows<kUnroll>(stack, size, c, full + c + 1, c, size);
-      PROBODE_UNROLL
+      PROBODE_UNROLL_BACK
+      for (int c = 0; c < size; ++c) reflect_rows(stack, size, c, full + c + 1, c, size);
+      PROBODE_UNROLL_BACK
       for (int r = 0; r < size; ++r) {
-        PROBODE_UNROLL
+        PROBODE_UNROLL_BACK
         for (int c = r; c < size; ++c) out.factor[block * size * size + r * size + c] = stack[r * size + c];
       }
     }
@@ -196,7 +195,7 @@ struct LookBack {
   void part_of(const Number* scale, Number part, Number* out) const {
     const S s = sizes;
     const Number factor = noise_over(part, s.n);
-    PROBODE_UNROLL
+    PROBODE_UNROLL_BACK
     for (int k = 0; k < (s.multivariate && !s.fixed ? s.d : 1); ++k) out[k] = scale[k] * factor;
   }
 
@@ -205,9 +204,9 @@ struct LookBack {
   void put_noise(const Number* noise, bool own, Number* stack, int full, int length, int columns) const {
     const S s = sizes;
     const int n = s.n, w = s.width, size = n * w;
-    PROBODE_UNROLL
+    PROBODE_UNROLL_BACK
     for (int r = 0; r < size; ++r) {
-      PROBODE_UNROLL
+      PROBODE_UNROLL_BACK
       for (int c = 0; c < columns; ++c) {
         const bool entry = c < size && c % w == r % w && c / w >= r / w;
         stack[(full + r) * length + c] =

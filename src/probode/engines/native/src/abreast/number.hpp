@@ -6,14 +6,16 @@
 
 #if defined(__CUDACC__)
 #define PROBODE_ON_CARD 1
-#define PROBODE_UNROLL _Pragma("unroll kUnroll")
 #define PROBODE_WRITTEN_OUT _Pragma("unroll")
 #define PROBODE_APART __noinline__
 #else
 #define PROBODE_ON_CARD 0
 #define PROBODE_UNROLL
 #define PROBODE_WRITTEN_OUT
+#define PROBODE_UNROLL_STAGES
+#define PROBODE_UNROLL_BACK
 #define PROBODE_APART
+#define PROBODE_BACK
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -21,10 +23,6 @@
 
 namespace probode {
 namespace PROBODE_ISA {
-
-#if !PROBODE_ON_CARD
-constexpr int kUnroll = 1, kUnrollBack = 1;  // how often loops are written out: the compiler's choice
-#endif
 
 constexpr double kLeastNormal = 2.2250738585072014e-308;
 constexpr double kEps = 2.220446049250313e-16;
@@ -172,7 +170,7 @@ struct Count {
 };
 
 // `visit(width, c)` for columns from 0 to `count`, four at a time: an addition waits for the one before.
-template <int kUnroll, class Visit>
+template <class Visit>
 inline void in_groups(int count, Visit&& visit) {
   const int whole = count / 4 * 4;
   PROBODE_UNROLL
@@ -186,7 +184,6 @@ inline void in_groups(int count, Visit&& visit) {
 // alone. The reflection is I - beta v vᵀ, with
 //
 //   alpha = -sign(x_0) |x|,  v = x - alpha e_0,  beta = 1 / (|x|² + |x_0| |x|)
-template <int kUnroll>
 inline void reflect_rows(Number* w, int length, int pivot, int end, int column, int columns) {
   Number squares = same(0.0), unit = same(1.0);
   PROBODE_UNROLL
@@ -213,7 +210,7 @@ inline void reflect_rows(Number* w, int length, int pivot, int end, int column, 
   const Number* x = w + pivot * length + column;
   Number* right = w + pivot * length + column + 1;
   const int rows = end - pivot;
-  in_groups<kUnroll>(columns - column - 1, [&](auto width, int c) {
+  in_groups(columns - column - 1, [&](auto width, int c) {
     Number *out = right + c, sum[decltype(width)::value];
     PROBODE_WRITTEN_OUT
     for (int j = 0; j < width; ++j) sum[j] = first * out[j];

@@ -45,14 +45,16 @@ struct Kept {
     }
   }
 
-  void get(const Store& rows, long row, Place& place) const {
+  // The row of each member.
+  void get(const Store& rows, Number row, Place& place) const {
     const S s = sizes;
     const int scales = s.multivariate && !s.fixed ? s.d : 1, size = s.n * s.width;
-    place.t = rows.get(row, 0), place.h = rows.get(row, 1);
+    const Store::Reading kept = rows.read(row);
+    place.t = kept[0], place.h = kept[1];
     PROBODE_UNROLL
-    for (int k = 0; k < scales; ++k) place.scale[k] = rows.get(row, 2 + k);
+    for (int k = 0; k < scales; ++k) place.scale[k] = kept[2 + k];
     PROBODE_UNROLL
-    for (int k = 0; k < s.n * s.d; ++k) place.mean[k] = rows.get(row, 2 + scales + k);
+    for (int k = 0; k < s.n * s.d; ++k) place.mean[k] = kept[2 + scales + k];
     int from = head();
     for (int block = 0; block < s.blocks; ++block) {
       Number* factor = place.factor + block * size * size;
@@ -60,7 +62,7 @@ struct Kept {
       for (int r = 0; r < size; ++r) {
         PROBODE_UNROLL
         for (int c = r; c < size; ++c)
-          factor[r * size + c] = r >= s.width && r < 2 * s.width ? same(0.0) : rows.get(row, from++);
+          factor[r * size + c] = r >= s.width && r < 2 * s.width ? same(0.0) : kept[from++];
       }
     }
   }
@@ -78,6 +80,7 @@ struct Solve {
   long first;          // member of the first lane
   int lanes;           // members that there are
   Mask backwards = mask(false);  // from t0 to t1
+  Number upcoming = same(0.0);   // the next save point
 
   // How many numbers the list of the start gives: see `State` of layout.hpp. Some are of steps between two evaluations.
   static constexpr int between(S s) { return s.twice ? 2 + s.d + s.blocks * s.n : 0; }
@@ -117,6 +120,7 @@ struct Solve {
     const bool keeps = s.smoothed && !s.only_end;
     Kept<S> kept{sizes};
     Number point = same(0.0);  // save points passed
+    upcoming = time_of(mask(true), point);
     arrive(mask(true), x.now, x.now, carried, before, slope_before, gathered, point);
     long row = 0;  // of the last attempt; whoever did not take it is where it was
     if (keeps) keep(kept, row, x);
@@ -140,7 +144,7 @@ struct Solve {
         }
         arrive(takes, x.now, x.next, carried, before, slope_before, gathered, point);
         x.take(takes);
-        if (keeps) keep(kept, ++row, x);
+        if (keeps && has_row(takes)) keep(kept, ++row, x);
       }
       going = x.going();
     }
@@ -150,6 +154,9 @@ struct Solve {
   }
 
  private:
+  // A row has a place for all members of a vector; on a card each has its own.
+  static bool has_row(Mask takes) { return kAbreast > 1 || holds(takes, 0); }
+
   long member(int lane) const { return first + lane; }
   bool is_there(int lane) const { return lane < lanes; }
 
@@ -215,14 +222,14 @@ struct Solve {
     const S s = sizes;
     while (true) {
       const Mask more = both(takes, point < same(double(given.times)));
-      if (!any(more)) return;
-      const Number time = time_of(more, point);
+      const Number time = upcoming;
       const Mask beyond = choose_mask(backwards, time < right.t, time > right.t);
       const Mask passed = both(more, none_of(beyond));
       if (!any(passed)) return;
       if (s.calibrated) note(passed, left, right, time, carried, before, slope_before, gathered, point);
-      if (!s.smoothed && !s.only_end) marginal<false>(passed, left, right, time, nullptr, nullptr, point);
+      if (!s.smoothed && !s.only_end) marginal(passed, left, right, time, point);
       point = choose(passed, point + 1.0, point);
+      upcoming = choose(passed, time_of(passed, point), upcoming);
     }
   }
 
@@ -248,8 +255,10 @@ struct Solve {
     for (int j = 0; j < points; ++j) where[j] = place(j);
     if (bends) bend_of(where + 1, count, bend);
     const Number bent = bends ? bent_by(bend, count, tau) : same(0.0);
+    PROBODE_UNROLL
     for (int j = 0; j < points; ++j) {  // and that of the error through its stages
       Number weight = same(1.0);
+      PROBODE_UNROLL
       for (int i = 0; i < points; ++i)
         if (i != j) weight = weight * ((tau - place(i)) / (place(j) - place(i)));
       if (bends) weight -= bent * slope_at_start(where, points - 1, j);
@@ -271,33 +280,20 @@ struct Solve {
     noted.put(on, point, out, 0, 2 * d + 1);
   }
 
-  // The marginal at a time inside a step, after which the state is `mean` and `factor` smoothed.
-  template <bool smoothed>
-  void marginal(Mask on, const Place& left, const Place& right, Number t, const Number* mean, const Number* factor,
-                Number point) {
+  // What the filter says of a time in a step.
+  void marginal(Mask on, const Place& left, const Place& right, Number t, Number point) {
     const S s = sizes;
     const int nd = s.n * s.d, size = s.n * s.width, entries = s.blocks * size * size;
     const Mask at_end = t == right.t;
-    if (any(both(on, at_end))) {
-      Place there = right;
-      if (smoothed) there.mean = const_cast<Number*>(mean), there.factor = const_cast<Number*>(factor);
-      write(both(on, at_end), point, there);
-    }
+    if (any(both(on, at_end))) write(both(on, at_end), point, right);
     const Mask within = both(on, none_of(at_end));
     if (!any(within)) return;
-    const LookBack<S> look{sizes, tables};
-    const Number step = right.t - left.t;
-    const Number length = choose(within, t - left.t, step), whole = choose(step == same(0.0), same(1.0), step);
+    const Number step = right.t - left.t, whole = choose(step == same(0.0), same(1.0), step);
+    const Number length = choose(within, t - left.t, whole);
     Number scale[s.d], inside_mean[nd], inside_factor[entries];
     const Place inside{left.t + length, length, scale, inside_mean, inside_factor};
-    look.inside(left, whole, right.scale, inside);
-    if (!smoothed) return write(within, point, inside);
-    Number rest[s.d], out_mean[nd], out_factor[entries];
-    const Number left_over = choose(within, right.t - t, step);
-    look.part_of(right.scale, left_over / whole, rest);
-    const Place from{choose(within, t, left.t), length, scale, inside_mean, inside_factor};
-    look.template back<true>(from, right.t, right.h, rest, mean, factor, out_mean, out_factor);
-    write(within, point, {t, length, scale, out_mean, out_factor});
+    LookBack<S>{sizes, tables}.inside(left, whole, right.scale, inside);
+    write(within, point, inside);
   }
 
   // Mean, standard deviation and covariance of y at a place, as those of save point `point`.
@@ -342,61 +338,78 @@ struct Solve {
     }
   }
 
-  // From the last row to the first that is asked for.
+  // From the last row to the first that is asked for. Each member goes at its own pace: what comes next is a save point
+  // inside of a step, or the whole step.
   void back(const Kept<S>& kept, long top, const Attempt<S>& x, Number reached) {
     const S s = sizes;
-    const int d = s.d, nd = s.n * d, size = s.n * s.width, entries = s.blocks * size * size;
+    const int d = s.d, nd = s.n * d, size = s.n * s.width, entries = s.blocks * size * size, scales = x.scales();
     const LookBack<S> look{sizes, tables};
     Number right_scale[s.d], right_mean[nd], right_factor[entries], left_scale[s.d], left_mean[nd], left_factor[entries];
     Number mean[nd], factor[entries], new_mean[nd], new_factor[entries];
-    Number point = reached - 1.0;
     const Mask fits = x.status != same(kNoRoom);
-    if (!any(fits)) return;
-    if (top >= rows.most) top = rows.most - 1;
+    Number point = choose(fits, reached - 1.0, same(-1.0)), row = same(double(top < rows.most ? top : rows.most - 1));
     Place right{same(0.0), same(0.0), right_scale, right_mean, right_factor};
     Place left{same(0.0), same(0.0), left_scale, left_mean, left_factor};
-    kept.get(rows.store, top, right);
-    PROBODE_UNROLL
-    for (int i = 0; i < nd; ++i) mean[i] = right.mean[i];
-    PROBODE_UNROLL
-    for (int i = 0; i < entries; ++i) factor[i] = right.factor[i];
-    for (long j = top;; --j) {
-      const Mask on = both(fits, point >= same(0.0));
-      if (j > 0) kept.get(rows.store, j - 1, left);
-      while (true) {
-        const Mask more = both(on, point >= same(0.0));
-        if (!any(more)) break;
-        const Number time = time_of(more, point);
-        // Nothing lies on the left of the first row.
-        Mask here = more;
-        if (j > 0) here = both(more, choose_mask(backwards, time < left.t, time > left.t));
+    kept.get(rows.store, row, right);
+    copy(right_mean, mean, nd);
+    copy(right_factor, factor, entries);
+    while (true) {
+      Number time = same(0.0);
+      while (true) {  // on the right, or on the first row
+        const Mask on = point >= same(0.0);
+        if (!any(on)) return;
+        time = time_of(on, point);
+        const Mask here = both(on, either(time == right.t, row == same(0.0)));
         if (!any(here)) break;
-        if (j == 0) {
-          Place there = right;
-          there.mean = mean, there.factor = factor;
-          write(here, point, there);
-        } else {
-          marginal<true>(here, left, right, time, mean, factor, point);
-        }
+        write(here, point, {right.t, right.h, right_scale, mean, factor});
         point = choose(here, point - 1.0, point);
       }
-      if (j == 0 || !any(both(fits, point >= same(0.0)))) return;
-      const Mask changes = both(both(on, point >= same(0.0)), right.t != left.t);
-      if (any(changes)) {
-        look.template back<false>(left, right.t, right.h, right.scale, mean, factor, new_mean, new_factor);
-        PROBODE_UNROLL
-        for (int i = 0; i < nd; ++i) mean[i] = choose(changes, new_mean[i], mean[i]);
-        PROBODE_UNROLL
-        for (int i = 0; i < entries; ++i) factor[i] = choose(changes, new_factor[i], factor[i]);
+      const Mask on = point >= same(0.0);
+      row = choose(on, row - 1.0, row);
+      kept.get(rows.store, row, left);
+      const Mask within = both(on, choose_mask(backwards, time < left.t, time > left.t));
+      const Mask still = left.t == right.t;  // of an attempt that was not taken, or without a step to go
+      const Number step = choose(still, same(1.0), right.t - left.t);
+      const bool some = any(within);
+      if (some || PROBODE_ON_CARD) {  // the program for a card has this once
+        Number from_scale[s.d], from_mean[nd], from_factor[entries];
+        copy(right_scale, from_scale, scales);
+        copy(left_mean, from_mean, nd);
+        copy(left_factor, from_factor, entries);
+        Number length = left.h, rest = step;
+        if (some) {
+          Number inside_scale[s.d], inside_mean[nd], inside_factor[entries];
+          const Number part = choose(within, time - left.t, step);
+          length = choose(within, part, left.h), rest = choose(within, right.t - time, step);
+          look.inside(left, step, right_scale, {left.t + part, part, inside_scale, inside_mean, inside_factor});
+          look.part_of(right_scale, rest / step, inside_scale);
+          choose_all(within, inside_scale, from_scale, from_scale, scales);
+          choose_all(within, inside_mean, from_mean, from_mean, nd);
+          choose_all(within, inside_factor, from_factor, from_factor, entries);
+        }
+        const Place from{time, length, from_scale, from_mean, from_factor};
+        look.template back<true>(from, rest, right.h, from_scale, mean, factor, new_mean, new_factor);
+        if (some) write(within, point, {time, length, from_scale, new_mean, new_factor});
+        point = choose(within, point - 1.0, point);
+        row = choose(within, row + 1.0, row);
+      } else {
+        look.template back<false>(left, step, right.h, right_scale, mean, factor, new_mean, new_factor);
       }
-      right.t = left.t, right.h = left.h;
-      PROBODE_UNROLL
-      for (int i = 0; i < x.scales(); ++i) right_scale[i] = left_scale[i];
-      PROBODE_UNROLL
-      for (int i = 0; i < nd; ++i) right_mean[i] = left_mean[i];
-      PROBODE_UNROLL
-      for (int i = 0; i < entries; ++i) right_factor[i] = left_factor[i];
+      const Mask moves = both(on, none_of(within)), changes = both(moves, none_of(still));
+      choose_all(changes, new_mean, mean, mean, nd);
+      choose_all(changes, new_factor, factor, factor, entries);
+      right.t = choose(moves, left.t, right.t), right.h = choose(moves, left.h, right.h);
+      choose_all(moves, left_scale, right_scale, right_scale, scales);
     }
+  }
+
+  static void copy(const Number* from, Number* to, int count) {
+    PROBODE_UNROLL
+    for (int i = 0; i < count; ++i) to[i] = from[i];
+  }
+  static void choose_all(Mask m, const Number* a, const Number* b, Number* out, int count) {
+    PROBODE_UNROLL
+    for (int i = 0; i < count; ++i) out[i] = choose(m, a[i], b[i]);
   }
 
   void finish(const Attempt<S>& x, const CarriedErrors<S, Field>& carried, const Gathered<S>& gathered, Number reached) {
@@ -417,10 +430,12 @@ struct Solve {
       for (long k = 0; k < here * d && note(0) == kArrived; ++k)
         if (!(fabs(mean[k]) <= 1.7976931348623157e308)) note(0) = kValueNotFinite;
       double spread[d];
+      PROBODE_UNROLL
       for (int a = 0; a < d; ++a) spread[a] = 1.0;
       if (s.fixed) {
         const double steps = at(x.evidence_steps, lane), least = steps > 1.0 ? steps : 1.0;
         const double all = d * steps > 1.0 ? d * steps : 1.0;
+        PROBODE_UNROLL
         for (int a = 0; a < d; ++a)
           spread[a] = s.multivariate ? sqrt(at(x.squares[a], lane) / least) : sqrt(at(x.squares[0], lane) / all);
       }
@@ -431,7 +446,10 @@ struct Solve {
         for (int k = 0; k < 3; ++k) note(5 + k) = signs[k];
       }
       if (!s.fixed && !s.calibrated) continue;
-      const Bars<S> bars{sizes, control, gathered, noted, lane, mean, std, cov, here, given.times};
+      double extent[d];
+      PROBODE_UNROLL
+      for (int a = 0; a < d; ++a) extent[a] = s.calibrated ? gathered.extent(a, lane) : 0.0;
+      const Bars<S> bars{sizes, control, extent, noted, lane, mean, std, cov, here, given.times};
       note(8) = bars.make(spread) ? 1.0 : 0.0;
     }
   }
