@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from probode.engines.abreast.on_card import free_memory_of
 from probode.engines.lanes.records import LaneResults
 from probode.engines.monitor import interruptible
 from probode.ensemble.engines import solve_members
@@ -17,6 +18,8 @@ _LARGEST, _LARGEST_ON_CARD = 2**16, 2**20
 _LARGEST_BYTES = 2**25
 """Of a chunk of the kernels on a CPU, which gain nothing from more: three or four chunks are in
 memory at a time, one that is solved and one that is written, with copies of it."""
+_PART_OF_CARD = 0.4
+"""Of the free memory of a card, for results; steps that are looked back over take as much."""
 _PER_PLACE = 4
 """Chunks for each place that solves them, so that all finish at about the same time."""
 _LEAST = 256
@@ -41,15 +44,24 @@ def bytes_per_member(family: Family, settings: Settings) -> int:
 
 
 def chunk_size(
-    family: Family, settings: Settings, memory: int, places: int, on_card: bool = False
+    family: Family,
+    settings: Settings,
+    memory: int,
+    places: int,
+    card: Any = None,
+    collected: bool = False,
 ) -> int:
     """Members of a chunk: all chunks at work fit into half of the memory budget.
 
-    A card is given as many at once as that allows: it hands them out to its threads by itself.
+    A ``card`` is given as many at once as that allows: it hands them out to its threads by itself.
+    Where results are ``collected``, there is memory for all of them, and those of a single chunk
+    are not copied to it: they have to fit into the memory of the card.
     """
     each = bytes_per_member(family, settings)
     fitting = memory // (2 * places * each)
-    if on_card:
+    if card is not None:
+        if collected:
+            fitting = max(fitting, int(_PART_OF_CARD * free_memory_of(card)) // each)
         shared = -(-family.count // places)
         return max(1, min(fitting, shared, _LARGEST_ON_CARD))
     shared = -(-family.count // (places * _PER_PLACE))

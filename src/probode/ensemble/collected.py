@@ -57,24 +57,37 @@ class Collected(Mapping[str, np.ndarray]):
     def __init__(self, family: Family, settings: Settings) -> None:
         self._count, self._layout = family.count, layout(family, settings)
         self._arrays: dict[str, np.ndarray] = {}
+        self._waiting = np.ones(family.count, bool)
 
     def write(self, chunk: Chunk, results: LaneResults) -> None:
         """Keep the results of a chunk: as they are, if it is all there is."""
+        which = slice(*chunk)
+        self._waiting[which] = False
         if chunk == (0, self._count):
             names = ("status", *self._layout)
             self._arrays = {name: getattr(results, name) for name in names}
             return
-        for name, array in self._written().items():
-            array[slice(*chunk)] = getattr(results, name)
+        for name, array in self._room().items():
+            array[which] = getattr(results, name)
 
-    def _written(self) -> dict[str, np.ndarray]:
+    def _room(self) -> dict[str, np.ndarray]:
+        """Arrays for all members; what no chunk has come for is left as it is."""
         if not self._arrays:
             self._arrays = {
-                name: np.full((self._count, *shape), blank, dtype)
-                for name, (shape, dtype, blank) in self._layout.items()
+                name: np.empty((self._count, *shape), dtype)
+                for name, (shape, dtype, _) in self._layout.items()
             }
-            self._arrays["status"] = np.full(self._count, Status.INTERRUPTED.value)
+            self._arrays["status"] = np.empty(self._count, int)
         return self._arrays
+
+    def _written(self) -> dict[str, np.ndarray]:
+        arrays = self._room()
+        if self._waiting.any():
+            for name, (_, _, blank) in self._layout.items():
+                arrays[name][self._waiting] = blank
+            arrays["status"][self._waiting] = Status.INTERRUPTED.value
+            self._waiting[:] = False
+        return arrays
 
     def __getitem__(self, name: str) -> np.ndarray:
         return self._written()[name]

@@ -17,6 +17,7 @@ import numpy as np
 
 from probode.base.said import first_time
 from probode.base.status import Status
+from probode.base.turns import in_turns
 from probode.engines import lanes
 from probode.engines.fallback import guarded_jacobian, logger, may_lack_derivatives
 from probode.engines.lanes.records import LaneResults, Members
@@ -80,6 +81,9 @@ def solve_members(
     return found
 
 
+_SUMMED = 2**14
+"""Members whose values are added up at a time."""
+
 _NOT_FINITE = (Status.NOT_FINITE.value, Status.START_NOT_FINITE.value)
 
 
@@ -91,7 +95,12 @@ def _marked(found: LaneResults) -> LaneResults:
     """
     with np.errstate(all="ignore"):  # a sum is not finite where a value is not, and seldom else
         every = found.mean.reshape(len(found.status), -1)
-        sums = every @ np.ones(every.shape[1])
+        sums, ones = np.empty(len(every)), np.ones(every.shape[1])
+
+        def add(first: int, last: int) -> None:
+            np.matmul(every[first:last], ones, out=sums[first:last])
+
+        in_turns(add, len(every), least=_SUMMED, most=_SUMMED)
     silent = np.flatnonzero((found.status == Status.SUCCESS.value) & ~np.isfinite(sums))
     silent = silent[~np.isfinite(found.mean[silent]).all(axis=(1, 2))]
     if len(silent) == 0:

@@ -7,7 +7,7 @@ steps, wide blocks, very many steps to be smoothed) is solved on the cores one m
 other (:mod:`probode.engines.native.members`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from threading import Event
 from typing import Any, NamedTuple
@@ -20,6 +20,7 @@ from probode.base.limits import cores, free_memory
 from probode.base.precision import double_precision
 from probode.base.record import unchecked
 from probode.base.status import Status
+from probode.base.turns import in_turns
 from probode.engines.abreast import on_card, on_host
 from probode.engines.abreast import problem as abreast
 from probode.engines.lanes.records import COUNTS, SIGN_COUNT, LaneResults, Members
@@ -249,6 +250,9 @@ def _room(shape: tuple[int, ...], whole: bool) -> np.ndarray:
     return np.empty(shape) if whole else np.full(shape, np.nan)
 
 
+_COUNTED = 2**15
+"""Members that are counted at a time, in memory that is near."""
+
 _UNSOLVED = Status.INTERRUPTED.value, Status.START_NOT_FINITE.value
 
 
@@ -426,23 +430,38 @@ def _results(
     found: Results, prepared: _Prepared | None, settings: Settings, fits: np.ndarray
 ) -> LaneResults:
     """What an engine returns."""
-    numbers = found.notes[:5].astype(int)
-    status, attempted, accepted, corrections, repeats = numbers
-    f, jacobians = np.zeros((2, len(status)), int)
-    if prepared is not None:
-        method, scheme = prepared.method, prepared.scheme
-        begun = start_evaluations(
-            settings.solver.initialization, prepared.control, method.prior.order
-        )
-        solved = (status != Status.INTERRUPTED.value) & fits
-        f = method.f_evaluations(attempted, accepted) + begun * solved
-        jacobians = jacobians + method.jacobian_evaluations(attempted, accepted)
-        if scheme is not None:
-            f = f + accepted * scheme.f_per_step + scheme.collocation.s * (corrections + repeats)
-            jacobians = jacobians + accepted * scheme.jacobians_per_step + repeats
-    running = status == Status.RUNNING.value
-    status = np.where(running, Status.MAX_STEPS.value, status)
-    return LaneResults(
-        *(found.mean, found.std, found.cov, status, attempted, accepted, attempted - accepted),
-        *(f, jacobians, None if settings.calibration == "model" else found.notes[5:].T),
-    )
+    count = len(fits)
+    status, counts = np.empty(count, int), {name: np.empty(count, int) for name in COUNTS}
+
+    def some(first: int, last: int) -> None:
+        which = slice(first, last)
+        status[which] = own = found.notes[0, which].astype(int)
+        status[which][own == Status.RUNNING.value] = Status.MAX_STEPS.value
+        solved = (own != Status.INTERRUPTED.value) & fits[which]
+        for name, numbers in zip(
+            COUNTS, _counts(found.notes[1:5, which], prepared, settings, solved), strict=True
+        ):
+            counts[name][which] = numbers
+
+    in_turns(some, count, least=_COUNTED, most=_COUNTED)
+    signs = None if settings.calibration == "model" else found.notes[5:].T
+    return LaneResults(found.mean, found.std, found.cov, status, signs=signs, **counts)
+
+
+def _counts(
+    notes: np.ndarray, prepared: _Prepared | None, settings: Settings, solved: np.ndarray
+) -> Iterator[Any]:
+    """What some members took, by the names of ``COUNTS``."""
+    attempted, accepted, corrections, repeats = notes.astype(int)
+    yield from (attempted, accepted, attempted - accepted)
+    if prepared is None:
+        yield from (0, 0)
+        return
+    method, scheme = prepared.method, prepared.scheme
+    begun = start_evaluations(settings.solver.initialization, prepared.control, method.prior.order)
+    f = method.f_evaluations(attempted, accepted) + begun * solved
+    jacobians = method.jacobian_evaluations(attempted, accepted)
+    if scheme is not None:
+        f = f + accepted * scheme.f_per_step + scheme.collocation.s * (corrections + repeats)
+        jacobians = jacobians + accepted * scheme.jacobians_per_step + repeats
+    yield from (f, jacobians)

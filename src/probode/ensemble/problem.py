@@ -201,9 +201,11 @@ def usable(members: Members) -> np.ndarray:
 
     fits = np.ones(members.count, bool)
     for array in (members.t0, members.t1, members.given, members.times):
-        fits &= np.isfinite(each(array)).all(axis=1)
+        for column in each(array).T:  # few, of many members
+            fits &= np.isfinite(column)
     for array in (members.rtol, members.atol):
-        fits &= (each(array) > 0.0).all(axis=1)
+        for column in each(array).T:
+            fits &= column > 0.0
     return fits
 
 

@@ -329,7 +329,8 @@ def run(
     settings = replace(settings, engine=chosen.engine, reason=chosen.reason)
     threads = len(where) if client is None else threads_of(client)
     on_card = client is None and settings.engine == "kernels" and where[0].platform != "cpu"
-    size = chunk_size(family, settings, memory, threads, on_card)
+    card, collected = (where[0] if on_card else None), store is None and reductions is None
+    size = chunk_size(family, settings, memory, threads, card, collected)
     sink: Collected | Store | Reducing
     if store is None:
         if reductions is None:

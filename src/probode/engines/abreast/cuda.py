@@ -6,9 +6,9 @@ Memory is JAX's own, so that programs of both find room beside each other.
 
 import ctypes
 import sys
-import threading
 import weakref
 from collections.abc import Iterator
+from contextlib import contextmanager
 from ctypes.util import find_library
 from functools import lru_cache
 from pathlib import Path
@@ -115,10 +115,12 @@ class Card:
     """The card of a JAX device."""
 
     _MULTIPROCESSORS, _MAJOR, _MINOR = 16, 75, 76  # CUdevice_attribute
+    _BESIDE = 1  # CU_STREAM_NON_BLOCKING: waits for no other stream
 
     def __init__(self, device: Any) -> None:
         self.driver = _driver()
-        self._pinned = threading.local()
+        self._pinned: dict[int, list[np.ndarray]] = {}
+        self._streams: list[Stream] = []
         ordinal = getattr(device, "local_hardware_id", None)
         self._handle, self._context = ctypes.c_int(), ctypes.c_void_p()
         self._call("cuDeviceGet", ctypes.byref(self._handle), int(ordinal or 0))
@@ -145,31 +147,81 @@ class Card:
         self._call("cuModuleGetFunction", ctypes.byref(handle), module, name.encode())
         return Function(self, handle)
 
-    def wait(self) -> None:
-        """For all that was begun."""
-        self._call("cuCtxSynchronize")
+    @contextmanager
+    def stream(self) -> "Iterator[Stream]":
+        """A line of work, in which one thing is done after the other; it is kept for the next."""
+        try:
+            found = self._streams.pop()
+        except IndexError:
+            handle = ctypes.c_void_p()
+            self._call("cuStreamCreate", ctypes.byref(handle), ctypes.c_uint(self._BESIDE))
+            found = Stream(self, handle)
+        try:
+            yield found
+        finally:
+            self._streams.append(found)
 
-    def pinned(self, size: int) -> np.ndarray:
-        """Bytes that the card can write to by itself, one array for each thread."""
-        if getattr(self._pinned, "size", 0) < size:
+    @contextmanager
+    def pinned(self, size: int) -> Iterator[np.ndarray]:
+        """Bytes that the card can write to by itself; they are kept for the next who asks."""
+        waiting = self._pinned.setdefault(size, [])
+        try:
+            found = waiting.pop()
+        except IndexError:
             pointer = ctypes.c_void_p()
             self._call("cuMemAllocHost_v2", ctypes.byref(pointer), ctypes.c_size_t(size))
             assert pointer.value is not None
-            memory = (ctypes.c_ubyte * size).from_address(pointer.value)
-            weakref.finalize(memory, self.driver.cuMemFreeHost, pointer)
-            self._pinned.size, self._pinned.array = size, np.ctypeslib.as_array(memory)
-        found: np.ndarray = self._pinned.array
-        return found
+            found = np.ctypeslib.as_array((ctypes.c_ubyte * size).from_address(pointer.value))
+        try:
+            yield found
+        finally:
+            waiting.append(found)
 
     def copy_to(self, where: int, array: Any) -> None:
         """An array of NumPy's, to memory of the card."""
         source, size = ctypes.c_void_p(array.ctypes.data), ctypes.c_size_t(array.nbytes)
         self._call("cuMemcpyHtoD_v2", ctypes.c_uint64(where), source, size)
 
+
+class Stream:
+    """Things that a card does one after the other, beside those of other streams."""
+
+    def __init__(self, card: Card, handle: ctypes.c_void_p) -> None:
+        self.card, self.handle = card, handle
+
+    def wait(self) -> None:
+        """For all that was begun."""
+        self.card._call("cuStreamSynchronize", self.handle)
+
     def copy_from(self, array: Any, where: int) -> None:
-        """Memory of the card, to an array of NumPy's."""
+        """Memory of the card, to an array.
+
+        It should be one that the card can write to, or nothing else happens beside it.
+        """
         target, size = ctypes.c_void_p(array.ctypes.data), ctypes.c_size_t(array.nbytes)
-        self._call("cuMemcpyDtoH_v2", target, ctypes.c_uint64(where), size)
+        self.card._call("cuMemcpyDtoHAsync_v2", target, ctypes.c_uint64(where), size, self.handle)
+        self.wait()
+
+    def mark(self) -> "Mark":
+        """What is done when all is that was begun so far."""
+        handle = ctypes.c_void_p()
+        self.card._call("cuEventCreate", ctypes.byref(handle), ctypes.c_uint(Mark.FLAGS))
+        self.card._call("cuEventRecord", handle, self.handle)
+        return Mark(self.card, handle)
+
+
+class Mark:
+    """A point in a stream."""
+
+    FLAGS = 1 | 2  # CU_EVENT_BLOCKING_SYNC, CU_EVENT_DISABLE_TIMING: who waits, sleeps
+
+    def __init__(self, card: Card, handle: ctypes.c_void_p) -> None:
+        self.card, self._handle = card, handle
+        weakref.finalize(self, card.driver.cuEventDestroy_v2, handle)
+
+    def wait(self) -> None:
+        """Until the card has come there."""
+        self.card._call("cuEventSynchronize", self._handle)
 
 
 class Function:
@@ -187,7 +239,7 @@ class Function:
         )  # fmt: skip
         return max(1, count.value)
 
-    def launch(self, blocks: int, threads: int, *arguments: Any) -> None:
+    def launch(self, stream: Stream, blocks: int, threads: int, *arguments: Any) -> None:
         """Run it; arguments are values of :mod:`ctypes`."""
         pointers = (ctypes.c_void_p * len(arguments))(
             *(ctypes.cast(ctypes.byref(x), ctypes.c_void_p) for x in arguments)
@@ -195,5 +247,5 @@ class Function:
         sizes = (blocks, 1, 1, threads, 1, 1)
         self.card._call(
             "cuLaunchKernel", self._handle, *map(ctypes.c_uint, sizes),
-            ctypes.c_uint(0), None, pointers, None,
+            ctypes.c_uint(0), stream.handle, pointers, None,
         )  # fmt: skip

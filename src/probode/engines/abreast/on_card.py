@@ -7,7 +7,6 @@ thread; the members that take more are solved again, by fewer threads with more 
 
 import ctypes
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from threading import Event
 from typing import Any
@@ -16,8 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from probode.base.limits import cores
 from probode.base.precision import double_precision
+from probode.base.turns import in_turns
 from probode.engines.abreast import cuda, source
 from probode.engines.abreast.on_host import Given
 from probode.engines.abreast.problem import NO_ROOM, Problem
@@ -26,8 +25,12 @@ from probode.engines.native.members import NOTES, Results
 MOST_COLUMNS = 48
 """Of the factor of a block: matrices of more do not fit into the memory of a thread."""
 
-_PIECE, _COPYING = 2**19, 8
-"""Numbers that a thread copies at a time, and how many threads do so."""
+_PIECE = 2**18
+"""Numbers that a thread copies at a time."""
+
+_PARTS, _PART = 4, 2**16
+"""In how many parts members are solved, one of which is copied while the next is solved; and how
+many there are in one at least, so that all threads have some."""
 
 _THREADS = 128
 _WARP = 32
@@ -66,35 +69,46 @@ def _function(text: str, device: Any) -> cuda.Function:
 
 
 class _Memory:
-    """Arrays on a device."""
+    """Memory of a device, asked for in one piece: asking takes as long as a small solve."""
+
+    _LINE = 256  # where an array begins: bytes
 
     def __init__(self, device: Any) -> None:
-        self.device = device
-        self._held: list[Any] = []
+        self.device, self._size, self._first = device, 0, 0
+        self._arrays: list[tuple[int, np.ndarray]] = []
+        self._held: Any = None
 
     def room(self, count: int, dtype: Any = float) -> int:
-        """Where so many numbers can be written."""
-        with double_precision():
-            array = jnp.zeros(max(count, 1), dtype, device=self.device)
-        return self._hold(array)
+        """A place for so many numbers, from where the memory will begin."""
+        place = self._size
+        self._size += -(-max(count, 1) * np.dtype(dtype).itemsize // self._LINE) * self._LINE
+        return place
 
     def of(self, array: np.ndarray) -> int:
-        """Where a copy of an array is."""
-        if array.size == 0:
-            return self.room(1)
-        where = self.room(array.size, array.dtype)
-        _card(self.device).copy_to(where, np.ascontiguousarray(array))
-        return where
+        """A place for a copy of an array."""
+        place = self.room(array.size, array.dtype)
+        if array.size:
+            self._arrays.append((place, np.ascontiguousarray(array)))
+        return place
 
-    def _hold(self, array: Any) -> int:
-        self._held.append(jax.block_until_ready(array))
-        return int(array.unsafe_buffer_pointer())
+    def take(self) -> None:
+        """Have it, filled with zeros but for the arrays."""
+        with double_precision():
+            self._held = jnp.zeros(self._size // 8, device=self.device)
+        self._first = int(jax.block_until_ready(self._held).unsafe_buffer_pointer())
+        for place, array in self._arrays:
+            _card(self.device).copy_to(self._first + place, array)
+        self._arrays.clear()
 
-    def free(self) -> int:
-        """Bytes that are left."""
-        stats = self.device.memory_stats() or {}
-        limit = stats.get("bytes_limit", 2**32)
-        return int(limit - stats.get("bytes_in_use", 0))
+    def at(self, place: int) -> int:
+        """The address of a place."""
+        return self._first + place
+
+
+def free_memory_of(device: Any) -> int:
+    """Bytes that are left on a device."""
+    stats = device.memory_stats() or {}
+    return int(stats.get("bytes_limit", 2**32) - stats.get("bytes_in_use", 0))
 
 
 class Run:
@@ -104,96 +118,132 @@ class Run:
         self.problem, self.device, self.card = problem, device, _card(device)
         self.card.enter()
         self.function = _function(source.source(problem), device)
-        self.memory = _Memory(device)
         sizes, count, times = problem.sizes, problem.members, problem.save_at.shape[1]
-        inputs = {name: self.memory.of(array) for name, array in problem.arrays().items()}
-        self.lists = [ctypes.c_uint64(self.memory.of(numbers)) for numbers in problem.numbers]
-        d = sizes.d
-        self.shapes = {
-            "mean": (count, times, d),
-            "std": (count, times, d),
-            "cov": (count, times, d, d),
-            "notes": (NOTES, count),
-        }
-        if not sizes.covariance:
-            del self.shapes["cov"]
-        self.results = {
-            name: self.memory.room(int(np.prod(shape))) for name, shape in self.shapes.items()
-        }
+        self.widths = {"mean": times * sizes.d, "std": times * sizes.d}
+        if sizes.covariance:
+            self.widths["cov"] = times * sizes.d**2
+        memory = _Memory(device)
+        inputs = {name: memory.of(array) for name, array in problem.arrays().items()}
+        lists = [memory.of(numbers) for numbers in problem.numbers]
+        results = {name: memory.room(count * width) for name, width in self.widths.items()}
+        results["notes"] = memory.room(count * NOTES)
+        memory.take()
+        self.results = {name: memory.at(place) for name, place in results.items()}
+        self._memory = memory
         where = [self.results.get(name) for name in ("mean", "std", "cov", "notes")]
-        self.given = Given.of(problem, inputs, tuple(where))
+        places = {name: memory.at(place) for name, place in inputs.items()}
+        self.given = Given.of(problem, places, tuple(where))
+        self.lists = [ctypes.c_uint64(memory.at(place)) for place in lists]
         self.options = (ctypes.c_double * len(problem.options))(*problem.options)
 
-    def solve(self) -> None:
-        """All members, however many steps some of them take."""
+    def solve(self, found: Results | None = None) -> None:
+        """All members, however many steps some of them take; ``found``: where results go.
+
+        They are solved in a few parts, so that one is copied while the next is solved.
+        """
         count = self.problem.members
-        beside = self.function.blocks_beside_each_other(_THREADS) * self.card.multiprocessors
-        blocks = min(beside, -(-count // _THREADS))
-        kept = self.problem.sizes.kept if self._keeps else 0
-        most = self._rows(blocks * _THREADS, kept)
-        statuses = np.empty(count)
-        which = None
-        while True:
-            self._launch(blocks, most, which, count if which is None else len(which))
-            if not self._keeps:
+        parts = 1 if found is None else max(1, min(_PARTS, count // _PART))
+        ends = [count * (k + 1) // parts for k in range(parts)]
+        threads = self._blocks(ends[0]) * _THREADS
+        most = self._rows(threads)
+        with self.card.stream() as stream:
+            marks, memory = self._launch(stream, threads, most, None, ends)
+            if found is None:
+                stream.wait()
+            else:
+                self._fetch_all(found, ends, marks)
+                stream.wait()
+            del memory
+            if not self._keeps or most >= self.problem.options[7]:
                 return
-            self.card.copy_from(statuses, self.results["notes"])  # the first row
-            which = np.flatnonzero(statuses == NO_ROOM).astype(np.int32)
-            if len(which) == 0 or most >= self.problem.options[7]:
-                return
-            blocks, most = max(1, blocks // 8), 8 * most
-            if blocks == 1:
-                most = max(most, self._rows(_THREADS, kept))
+            statuses = np.empty(count) if found is None else found.notes[0]
+            again = False
+            while True:
+                if found is None or again:
+                    stream.copy_from(statuses, self.results["notes"])  # the first row
+                which = np.flatnonzero(statuses == NO_ROOM).astype(np.int32)
+                if len(which) == 0 or most >= self.problem.options[7]:
+                    break
+                threads, most, again = max(_THREADS, threads // 8), 8 * most, True
+                if threads == _THREADS:
+                    most = max(most, self._rows(threads))
+                _, memory = self._launch(stream, threads, most, which, [len(which)])
+                stream.wait()
+                del memory
+            if again and found is not None:
+                self._fetch_all(found, [count], [stream.mark()])
 
     @property
     def _keeps(self) -> bool:
         return self.problem.sizes.smoothed and not self.problem.sizes.only_end
 
-    def _rows(self, threads: int, kept: int) -> int:
+    def _blocks(self, count: int) -> int:
+        beside = self.function.blocks_beside_each_other(_THREADS) * self.card.multiprocessors
+        return min(beside, -(-count // _THREADS))
+
+    def _rows(self, threads: int) -> int:
         """Steps of each thread that there is room for."""
-        if not kept:
+        if not self._keeps:
             return 1
-        room = min(int(self.memory.free() * _PART_OF_MEMORY), _MOST_BYTES) // (8 * kept * threads)
+        room = min(int(free_memory_of(self.device) * _PART_OF_MEMORY), _MOST_BYTES)
+        room //= 8 * self.problem.sizes.kept * threads
         return int(max(_FEWEST_ROWS, min(room, self.problem.options[7] + 1)))
 
-    def _launch(self, blocks: int, most: int, which: Any, count: int) -> None:
-        sizes, threads = self.problem.sizes, blocks * _THREADS
-        memory = _Memory(self.device)
+    def _launch(
+        self, stream: Any, threads: int, most: int, which: Any, ends: list[int]
+    ) -> tuple[list[Any], _Memory]:
+        """Begin the members up to each of ``ends``, one part after the other."""
+        sizes, memory = self.problem.sizes, _Memory(self.device)
         rows = memory.room(most * threads * sizes.kept if self._keeps else 1)
         noted = memory.room(self.problem.save_at.shape[1] * threads * sizes.noted)
-        turn = memory.room(1, np.int64)
-        chosen = 0 if which is None else memory.of(which)
-        self.function.launch(
-            blocks,
-            _THREADS,
-            *(self.given, self.options, *self.lists),
-            *(ctypes.c_uint64(rows), ctypes.c_long(most), ctypes.c_uint64(noted)),
-            *(ctypes.c_uint64(chosen), ctypes.c_long(count), ctypes.c_uint64(turn)),
-        )
-        self.card.wait()
+        turns = memory.of(np.array([0, *ends[:-1]], np.int64))
+        chosen = None if which is None else memory.of(which)
+        memory.take()
+        marks = []
+        for k, end in enumerate(ends):
+            self.function.launch(
+                *(stream, threads // _THREADS, _THREADS),
+                *(self.given, self.options, *self.lists),
+                *(ctypes.c_uint64(memory.at(rows)), ctypes.c_long(most)),
+                ctypes.c_uint64(memory.at(noted)),
+                ctypes.c_uint64(0 if chosen is None else memory.at(chosen)),
+                *(ctypes.c_long(end), ctypes.c_uint64(memory.at(turns) + 8 * k)),
+            )
+            marks.append(stream.mark())
+        return marks, memory
 
-    def fetch(self, found: Results) -> None:
-        """Copy the results to arrays of NumPy's.
+    def _fetch_all(self, found: Results, ends: list[int], marks: list[Any]) -> None:
+        """Copy the members up to each of ``ends`` to arrays, once the card has come so far.
 
         By way of memory that the card can write to, and by several threads: the pages of new arrays
         are made when they are first written.
         """
-        pieces = [
-            (flat[i : i + _PIECE], where + flat.itemsize * i)
-            for name, where in self.results.items()
-            for flat in (getattr(found, name).reshape(-1),)
-            for i in range(0, len(flat), _PIECE)
-        ]
+        pieces = []
+        for first, last, mark in zip([0, *ends[:-1]], ends, marks, strict=True):
+            parts = [
+                (getattr(found, name).reshape(-1), first * width, last * width)
+                for name, width in self.widths.items()
+            ]
+            addresses = [self.results[name] for name in self.widths]
+            for row in range(NOTES):
+                parts.append((found.notes[row], first, last))
+                addresses.append(self.results["notes"] + 8 * row * self.problem.members)
+            pieces += [
+                (flat[i : min(i + _PIECE, end)], address + 8 * i, mark)
+                for (flat, begin, end), address in zip(parts, addresses, strict=True)
+                for i in range(begin, end, _PIECE)
+            ]
 
-        def copy(piece: tuple[np.ndarray, int]) -> None:
-            array, place = piece
+        def copy(first: int, last: int) -> None:
             self.card.enter()
-            passing = self.card.pinned(8 * _PIECE).view(float)[: len(array)]
-            self.card.copy_from(passing, place)
-            np.copyto(array, passing)
+            with self.card.stream() as stream, self.card.pinned(8 * _PIECE) as memory:
+                for array, place, mark in pieces[first:last]:
+                    mark.wait()
+                    passing = memory.view(float)[: len(array)]
+                    stream.copy_from(passing, place)
+                    np.copyto(array, passing)
 
-        with ThreadPoolExecutor(min(_COPYING, cores(), len(pieces))) as pool:
-            list(pool.map(copy, pieces))
+        in_turns(copy, len(pieces), most=1)
 
 
 def solve(
@@ -207,8 +257,6 @@ def solve(
     """Solve all members on a device."""
     if stop is not None and stop.is_set():
         return
-    run = Run(problem, device)
-    run.solve()
-    run.fetch(results)
+    Run(problem, device).solve(results)
     if on_progress is not None:
         on_progress(problem.members)

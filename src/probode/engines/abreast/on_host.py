@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from probode.base.limits import cores
+from probode.base.turns import in_turns
 from probode.engines.abreast.problem import Problem
 from probode.engines.native.library import address, load
-from probode.engines.native.members import Results, TapeData, in_turns
+from probode.engines.native.members import Results, TapeData
 
 MOST_COLUMNS = 36
 """Of the factor of a block: those of wider ones fill the lanes by themselves."""
@@ -96,4 +96,4 @@ def solve(
             ctypes.byref(packed), ctypes.c_long(first), ctypes.c_long(last)
         )
 
-    in_turns(some, problem.members, cores(), least=32, stop=stop, on_progress=on_progress)
+    in_turns(some, problem.members, least=32, stop=stop, on_progress=on_progress)

@@ -22,8 +22,8 @@ HEADERS = (
 )
 
 _UNROLLED = 12
-"""Columns of a block up to which loops are written out: then matrices are kept in registers, or what
-does not fit into these is in places that are known."""
+"""Columns of a block up to which loops are written out: then matrices are kept in registers, or,
+where these do not suffice, in places that are known."""
 
 _UNROLLED_BACK = 6
 """The same for looking back, where matrices have twice as many columns."""
@@ -82,7 +82,7 @@ _MOST_KNOWN = 64
 
 def _written(problem: Problem) -> str:
     sizes, lists, d = problem.sizes, problem.lists, problem.sizes.d
-    # Never so many times: of loops in others whose length is not known yet all would be written out.
+    # All or nothing: with a number, loops whose length is not known yet are written out as often.
     written_out, loop = "unroll", "unroll 1"
     forward = written_out if sizes.block <= _UNROLLED else loop
     back = written_out if sizes.block <= _UNROLLED_BACK else loop

@@ -5,24 +5,19 @@ members at a time.
 """
 
 import ctypes
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from threading import Event, Lock
+from threading import Event
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from probode.base.limits import cores
+from probode.base.turns import in_turns
 from probode.engines.native.library import address, load
 from probode.engines.native.tape import Tape
 
 NOTES = 9
 """Numbers noted of each member: status, attempted and accepted steps, corrections and repeats
 of the transport, three signs to judge it by, whether it was lost. As in ``src/kernels.hpp``."""
-
-_TURN_SECONDS = 0.05
-"""About how long a call takes: between two of them somebody may have pressed Ctrl-C."""
 
 
 class Listed(NamedTuple):
@@ -164,56 +159,4 @@ def solve_members(
             ctypes.byref(packed), ctypes.c_long(first), ctypes.c_long(last)
         )
 
-    return in_turns(some, count, cores(), stop=stop, on_progress=on_progress)
-
-
-def in_turns(
-    some: Callable[[int, int], None],
-    count: int,
-    workers: int,
-    *,
-    least: int = 1,
-    stop: Event | None = None,
-    on_progress: Callable[[int], Any] | None = None,
-) -> int:
-    """``some(first, last)`` of all members, by several threads; how many before ``stop`` was set.
-
-    ``least`` members at a time, and as many as take about a twentieth of a second.
-    """
-    turns = _Turns(count, least)
-
-    def work(_: int) -> None:
-        size = least
-        while stop is None or not stop.is_set():
-            first, last = turns.next(size)
-            if first == last:
-                return
-            before = time.perf_counter()
-            some(first, last)
-            took = max(time.perf_counter() - before, 1e-6)
-            size = max(1, min(8 * size, int((last - first) * _TURN_SECONDS / took)))
-            size = -(-size // least) * least  # whole groups
-            if on_progress is not None:
-                on_progress(last - first)
-
-    workers = min(workers, count)
-    with ThreadPoolExecutor(workers) as pool:
-        list(pool.map(work, range(workers)))
-    return turns.given
-
-
-class _Turns:
-    """Members that wait, given out some at a time."""
-
-    def __init__(self, count: int, least: int) -> None:
-        self.count, self.given, self.least = count, 0, least
-        self._lock = Lock()
-
-    def next(self, size: int) -> tuple[int, int]:
-        with self._lock:
-            first = self.given
-            # Towards the end less, so that all threads end at about the same time.
-            rest = self.count - first
-            fewer = max(1, rest // 4 // self.least) * self.least
-            self.given = first + min(size, fewer, rest)
-            return first, self.given
+    return in_turns(some, count, stop=stop, on_progress=on_progress)
