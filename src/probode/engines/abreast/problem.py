@@ -59,7 +59,9 @@ class Sizes(NamedTuple):
         w, above = self.width, self.block - 2 * self.width
         scales = self.d if self.multivariate and not self.fixed else 1
         triangle = self.block * w - w * (w - 1) // 2 + above * (above + 1) // 2
-        return 2 + scales + self.n * self.d + self.blocks * triangle
+        link = self.block * (self.block - w) + w * self.block
+        slopes = (0, self.d, self.d**2)[self.follows]
+        return 2 + scales + (self.n + 1) * self.d + self.blocks * (triangle + link) + slopes
 
     @property
     def noted(self) -> int:

@@ -25,9 +25,6 @@ _UNROLLED = 12
 """Columns of a block up to which loops are written out: then matrices are kept in registers, or,
 where these do not suffice, in places that are known."""
 
-_UNROLLED_BACK = 6
-"""The same for looking back, where matrices have twice as many columns."""
-
 _INLINE = 150
 """Operations up to which a vector field is put wherever it is evaluated."""
 
@@ -84,10 +81,11 @@ def _written(problem: Problem) -> str:
     sizes, lists, d = problem.sizes, problem.lists, problem.sizes.d
     # All or nothing: with a number, loops whose length is not known yet are written out as often.
     written_out, loop = "unroll", "unroll 1"
-    forward = written_out if sizes.block <= _UNROLLED else loop
-    back = written_out if sizes.block <= _UNROLLED_BACK else loop
     short = sum(1 for _ in _operations(lists.value)) <= _INLINE
-    pragmas = {"": forward, "_BACK": back, "_STAGES": written_out if short else loop}
+    pragmas = {
+        "": written_out if sizes.block <= _UNROLLED else loop,
+        "_STAGES": written_out if short else loop,
+    }
     slopes = lists.slopes
     tapes = [("start_of", lists.start), ("value_of", lists.value)]
     if slopes is not None:
@@ -97,7 +95,6 @@ def _written(problem: Problem) -> str:
             "#define PROBODE_ISA card",
             "#define kInfinity __longlong_as_double(0x7ff0000000000000LL)",
             *(f'#define PROBODE_UNROLL{which} _Pragma("{how}")' for which, how in pragmas.items()),
-            f"#define PROBODE_BACK {_INLINED if back == written_out else _APART}",
             '#include "given.hpp"',
             '#include "number.hpp"',
             "namespace probode { namespace PROBODE_ISA {",

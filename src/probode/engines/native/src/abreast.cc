@@ -154,6 +154,7 @@ void solve_as(const AbreastData& g, long from, long to) {
 // The members `from` to `to`.
 void solve_abreast(const AbreastData& g, long from, long to) {
   if (g.sizes[0] == 4 && g.sizes[1] == 1) return solve_as<4, 1>(g, from, to);
+  if (g.sizes[0] == 6 && g.sizes[1] == 1) return solve_as<6, 1>(g, from, to);
   solve_as<0, 0>(g, from, to);
 }
 

@@ -13,6 +13,20 @@ struct Place {
   Number *scale, *mean, *factor;
 };
 
+// What links a step to the one before. Its prediction and the residual u are decomposed into rows (of a block, in the order
+// of the columns u | y | y'' | ... | y^(q))
+//
+//   [ R Ãᵀ Hᵀ    R Ãᵀ ; ... ] = Q [ U; R⁺ ]
+//
+// with R and R⁺ filtered: x = Rᵀξ before and x⁺ = R⁺ᵀξ⁺ after, ξ and ξ⁺ white. `turned` has the first rows of Q, those of
+// ξ, as columns, and `innovation` the mean of the white number that was observed. See look_back.hpp.
+struct Link {
+  Number* turned;      // (blocks, n w, n w - w)
+  Number* taken;       // U (blocks, w, n w)
+  Number* innovation;  // (d,)
+  Number* jacobian;    // (d, d), or its diagonal (d,), or nothing
+};
+
 // T(h)_i = h^(1-i) (q-1)! / (q-i)!
 template <class S>
 inline void coordinates_of(S s, const Tables& tables, Number h, Number* out) {
@@ -76,6 +90,8 @@ struct Attempt {
   Number *predicted, *coords, *rtol, *atol;
   Number *squares, *fresh;  // of whitened residuals: of all steps, and of the attempted one
   Number* gain;             // of the attempted step, if f is evaluated twice: (blocks, n)
+  Link link;                // of the attempted step, if it is to be looked back over
+  Number* pivots;           // inverses of the residuals' deviations (blocks,), with blocks of one component
   Number t1, t_next, step, error, status, attempted, accepted, evidence_steps, reference;
   Mask rejected;
 
@@ -120,6 +136,8 @@ struct Attempt {
         const Number z = predicted[s.d + k] - f[k], own = gain[(s.blocks > 1 ? k * s.n : 0) + i];
         Number& mean = next.mean[i * s.d + k];
         mean = choose(finite, predicted[i * s.d + k] - own * z, mean);
+        if (s.smoothed && i == 0)
+          link.innovation[k] = choose(finite, same(0.0) - pivots[s.blocks > 1 ? k : 0] * z, link.innovation[k]);
       }
     }
   }
@@ -127,6 +145,7 @@ struct Attempt {
   // Be where the attempted step leads, if it is taken.
   void take(Mask takes) {
     const S s = sizes;
+    if (s.smoothed) stay(none_of(takes));
     now.t = choose(takes, next.t, now.t);
     now.h = choose(takes, next.h, now.h);
     exchange(takes, next.scale, now.scale, scales());
@@ -141,6 +160,18 @@ struct Attempt {
     status = choose(both(takes, both(status == same(kGoing), now.t == t1)), same(kArrived), status);
   }
 
+  // Nothing comes before the start.
+  void begin_links() {
+    const S s = sizes;
+    const int size = s.n * s.width;
+    stay(mask(true));
+    PROBODE_UNROLL
+    for (int i = 0; i < s.blocks * s.width * size; ++i) link.taken[i] = same(0.0);
+    PROBODE_UNROLL
+    for (int k = 0; k < (s.follows == kFollowsAll ? s.d * s.d : s.follows == kFollowsDiagonal ? s.d : 0); ++k)
+      link.jacobian[k] = same(0.0);
+  }
+
   int sums() const {
     const S s = sizes;
     return s.multivariate ? s.d : 1;
@@ -153,6 +184,24 @@ struct Attempt {
   }
 
  private:
+  // The link of a step that is not taken: from a place to itself.
+  void stay(Mask stays) {
+    const S s = sizes;
+    const int size = s.n * s.width, rows = size - s.width;
+    if (!any(stays)) return;
+    for (int block = 0; block < s.blocks; ++block) {
+      Number* own = link.turned + block * size * rows;
+      PROBODE_UNROLL
+      for (int r = 0; r < size; ++r) {
+        PROBODE_UNROLL
+        for (int i = 0; i < rows; ++i)
+          own[r * rows + i] = choose(stays, same(r == s.width + i ? 1.0 : 0.0), own[r * rows + i]);
+      }
+    }
+    PROBODE_UNROLL
+    for (int k = 0; k < s.d; ++k) link.innovation[k] = choose(stays, same(0.0), link.innovation[k]);
+  }
+
   static void exchange(Mask takes, const Number* from, Number* to, int count) {
     PROBODE_UNROLL
     for (int i = 0; i < count; ++i) to[i] = choose(takes, from[i], to[i]);
@@ -300,6 +349,11 @@ struct Attempt {
     const int size = s.n * s.width;
     Number change[s.n];
     powers_of(now.h / h, s.n, change);
+    if (s.smoothed) {
+      PROBODE_UNROLL
+      for (int k = 0; k < (s.follows == kFollowsAll ? s.d * s.d : s.follows == kFollowsDiagonal ? s.d : 0); ++k)
+        link.jacobian[k] = jacobian[k];
+    }
     for (int block = 0; block < s.blocks; ++block) {
       const int at = block * size * size, first = block * s.width;
       condition(now.factor + at, change, next.scale + (s.blocks > 1 && scales() > 1 ? block : 0),
@@ -320,7 +374,15 @@ struct Attempt {
     const S s = sizes;
     const int n = s.n, w = s.width, size = n * w, columns = size + w, values = 2 * w, above = 2 * w;
     const int full = size - w, head = full + w, rows = head + size;
-    Number stack[rows * columns], moving[n * n];
+    Number stack[rows * columns], moving[n * n], identity[s.smoothed ? rows * full : 1];
+    Number* beside = s.smoothed ? identity : nullptr;
+    if (s.smoothed) {
+      PROBODE_UNROLL
+      for (int r = 0; r < rows; ++r) {
+        PROBODE_UNROLL
+        for (int i = 0; i < full; ++i) identity[r * full + i] = same(r == i ? 1.0 : 0.0);
+      }
+    }
     moved_by(s, tables, change, moving);
     auto column = [&](int i) { return i == 0 ? values : i == 1 ? w : (i + 1) * w; };
     PROBODE_UNROLL
@@ -368,11 +430,11 @@ struct Attempt {
     }
 
     PROBODE_UNROLL
-    for (int a = 0; a < w; ++a) reflect_rows(stack, columns, a, head + above, a, columns);
+    for (int a = 0; a < w; ++a) reflect_rows(stack, columns, a, head + above, a, columns, beside, full);
     PROBODE_UNROLL
-    for (int k = 0; k < w; ++k) reflect_rows(stack, columns, w + k, head + above, values + k, columns);
+    for (int k = 0; k < w; ++k) reflect_rows(stack, columns, w + k, head + above, values + k, columns, beside, full);
     PROBODE_UNROLL
-    for (int c = above; c < size; ++c) reflect_rows(stack, columns, c, head + c + 1, c + w, columns);
+    for (int c = above; c < size; ++c) reflect_rows(stack, columns, c, head + c + 1, c + w, columns, beside, full);
 
     Number white[w];
     PROBODE_UNROLL
@@ -385,6 +447,25 @@ struct Attempt {
       white[a] = choose(none, same(0.0), rest / choose(none, same(1.0), pivot));
     }
     if (s.fixed) count(white, z, blank, block);
+    if (s.smoothed) {
+      if (w == 1) pivots[block] = white[0];
+      PROBODE_UNROLL
+      for (int r = 0; r < size; ++r) {
+        PROBODE_UNROLL
+        for (int i = 0; i < full; ++i) link.turned[(block * size + r) * full + i] = identity[r * full + i];
+      }
+      PROBODE_UNROLL
+      for (int a = 0; a < w; ++a) {
+        PROBODE_UNROLL
+        for (int c = 0; c < size; ++c)
+          link.taken[(block * w + a) * size + c] = c < a ? same(0.0) : stack[a * columns + (c < w ? c : c + w)];
+      }
+      PROBODE_UNROLL
+      for (int k = 0; k < s.d; ++k) {
+        if (w > 1) link.innovation[k] = same(0.0) - white[k];
+        else if (shared() || k == block) link.innovation[k] = same(0.0) - white[0] * z[k];
+      }
+    }
     PROBODE_UNROLL
     for (int i = 0; i < n; ++i) {
       PROBODE_UNROLL

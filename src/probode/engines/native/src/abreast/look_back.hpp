@@ -1,5 +1,16 @@
-// Looking back: a step of the smoother, and the marginal at a time inside a step, for members abreast. The formulas are
-// those of smoother.hpp and interpolate.hpp, by reflections alone.
+// Looking back: what the steps after a time say of it, for members abreast.
+//
+// With the numbers of `Link` (attempt.hpp), Q₁ = [Z₁ Z₂] being the rows of Q that belong to ξ,
+//
+//   ξ = Z₁ η + Z₂ ξ⁺ + what is independent of both,     η, of mean ν: what was observed
+//
+// so if the observations after a step make the mean of ξ⁺ μ⁺ and its covariance I - M⁺, then with u
+//
+//   μ = Z₁ ν + Z₂ μ⁺,      M = Z₁ Z₁ᵀ + Z₂ M⁺ Z₂ᵀ
+//
+// and the smoothed state is m + Rᵀμ with the covariance Rᵀ (I - M) R: the form of Bryson and Frazier, made white. Rows of Q
+// are no longer than one, so nothing grows, and nothing is decomposed. M is a sum of squares below I: digits of a
+// variance are lost as far as smoothing makes it smaller than the filter's.
 #pragma once
 
 #include "attempt.hpp"
@@ -7,211 +18,282 @@
 namespace probode {
 namespace PROBODE_ISA {
 
+// What later steps say, in white numbers.
+struct Later {
+  Number *mean, *information;  // μ: (rows, components of a block), block by block; M: (blocks, rows, rows)
+};
+
+// y at a time: means, and covariances in units of `unit`.
+struct Seen {
+  Number *mean, *unit, *cov;  // (d,), (d,), (blocks, w, w)
+};
+
 template <class S>
 struct LookBack {
   S sizes;
   Tables tables;
 
-  // The smoothed state on the left, in coordinates of `left`, from that on the right, a step `h` further (mean and factor,
-  // in coordinates of a step `right_h`); `scale`: the process noise between them. `whole`: whether rows of y' may differ
-  // from zero.
-  template <bool whole>
-  PROBODE_BACK void back(const Place& left, Number h, Number right_h, const Number* scale, const Number* mean,
-                         const Number* factor, Number* out_mean, Number* out_factor) const {
+  // Over a step, for those who take it.
+  void over(Mask on, const Link& link, const Later& later) const {
     const S s = sizes;
-    const int n = s.n, w = s.width, d = s.d, size = n * w;
-    Number coords[n], change[n], after[n], returning[n], difference[n * d], noise[d];
-    coordinates_of(s, tables, h, coords);
-    powers_of(left.h / h, n, change);
-    powers_of(right_h / h, n, after);
-    powers_of(h / left.h, n, returning);
-    predict(s, tables, left.mean, coords, difference);
-    PROBODE_UNROLL_BACK
-    for (int i = 0; i < n; ++i) {
-      const Number inverse = same(1.0) / coords[i];
-      PROBODE_UNROLL_BACK
-      for (int k = 0; k < d; ++k) difference[i * d + k] = (mean[i * d + k] - difference[i * d + k]) * inverse;
-    }
-    Number rounding = same(0.0);
-    PROBODE_UNROLL_BACK
-    for (int k = 0; k < d; ++k) {  // a step adds at least the rounding of y
-      Number least = s.fixed ? same(0.0) : kEps * size_of(left.mean[k] / coords[0]);
-      least = choose(least < same(kLeastNormal), same(0.0), least);
-      rounding = larger_of(rounding, least);
-      noise[k] = larger_of(scale[s.multivariate && !s.fixed ? k : 0], least);
-    }
-    const bool shared = s.blocks == 1 && w == 1;
-    if (shared) noise[0] = larger_of(scale[0], rounding);
+    const int w = s.width, size = s.n * w, m = size - w, count = w == 1 && s.blocks == 1 ? s.d : 1;
     for (int block = 0; block < s.blocks; ++block) {
-      const int at = block * size * size;
-      back_in_block<whole>(left, left.factor + at, change, after, returning, coords, noise + block * w, factor + at,
-                           difference, block, shared, out_mean, out_factor + at);
+      const Number* turned = link.turned + block * size * m;
+      Number *mu = later.mean + block * m * count, *known = later.information + block * m * m;
+      Number moved[m * s.d], product[m * m];
+      PROBODE_UNROLL
+      for (int i = 0; i < m; ++i) {
+        PROBODE_UNROLL
+        for (int k = 0; k < count; ++k) {
+          Number sum = same(0.0);
+          PROBODE_UNROLL
+          for (int a = 0; a < w; ++a) sum += turned[a * m + i] * link.innovation[w > 1 ? a : block + k];
+          PROBODE_UNROLL
+          for (int e = 0; e < m; ++e) sum += turned[(w + e) * m + i] * mu[e * count + k];
+          moved[i * count + k] = sum;
+        }
+      }
+      PROBODE_UNROLL
+      for (int i = 0; i < m * count; ++i) mu[i] = choose(on, moved[i], mu[i]);
+      PROBODE_UNROLL
+      for (int e = 0; e < m; ++e) {  // M⁺ Z₂ᵀ
+        in_groups(m, [&](auto width, int i) {
+          Number sum[decltype(width)::value];
+          PROBODE_WRITTEN_OUT
+          for (int j = 0; j < width; ++j) sum[j] = same(0.0);
+          PROBODE_UNROLL
+          for (int f = 0; f < m; ++f) {
+            const Number entry = known[f < e ? f * m + e : e * m + f];
+            PROBODE_WRITTEN_OUT
+            for (int j = 0; j < width; ++j) sum[j] += entry * turned[(w + f) * m + i + j];
+          }
+          PROBODE_WRITTEN_OUT
+          for (int j = 0; j < width; ++j) product[e * m + i + j] = sum[j];
+        });
+      }
+      PROBODE_UNROLL
+      for (int i = 0; i < m; ++i) {  // right of the diagonal
+        PROBODE_UNROLL
+        for (int k = i; k < m; ++k) {
+          Number sum = same(0.0);
+          PROBODE_UNROLL
+          for (int a = 0; a < w; ++a) sum += turned[a * m + i] * turned[a * m + k];
+          PROBODE_UNROLL
+          for (int e = 0; e < m; ++e) sum += turned[(w + e) * m + i] * product[e * m + k];
+          known[i * m + k] = choose(on, sum, known[i * m + k]);
+        }
+      }
     }
   }
 
-  // Decompose
-  //
-  //   [ R Ãᵀ    R ]        columns  x⁺ | x          Gᵀ = R11⁻¹ R12
-  //   [ s R_Q   0 ]                                  Cov(x | x⁺) = R22ᵀ R22
-  //
-  // and then [R⁺ Gᵀ; R22], R⁺ smoothed.
-  template <bool whole>
-  void back_in_block(const Place& left, const Number* factor, const Number* change, const Number* after,
-                     const Number* returning, const Number* coords, const Number* noise, const Number* smoothed,
-                     const Number* difference, int block, bool shared, Number* out_mean, Number* out_factor) const {
+  // At a place where a step ended: y = m + T_0 R_yᵀ μ, Cov(y) = T_0² R_yᵀ (I - M) R_y. Nothing later: what the filter says.
+  void at(const Place& place, const Later* later, const Seen& out) const {
     const S s = sizes;
-    const int n = s.n, w = s.width, d = s.d, size = n * w, columns = 2 * size;
-    const int full = whole ? size : size - w, rows = full + size;
-    Number stack[rows * columns], moving[n * n];
-    moved_by(s, tables, change, moving);
-    auto plain = [&](int i) { return i * w; };
-    PROBODE_UNROLL_BACK
-    for (int r = 0; r < full; ++r) {
-      const int from = whole || r < w ? r : r + w;
-      moved_row(s, factor, moving, from, plain, stack + r * columns);
-      PROBODE_UNROLL_BACK
-      for (int c = 0; c < size; ++c)
-        stack[r * columns + size + c] = c >= from ? factor[from * size + c] * change[c / w] : same(0.0);
-    }
-    put_noise(noise, true, stack, full, columns, columns);
-    Mask resolved = mask(true);
-    PROBODE_UNROLL_BACK
-    for (int c = 0; c < size; ++c)
-      resolved = both(resolved, size_of(stack[(full + c) * columns + c]) >= kLost * norm_of(stack + c, columns, full));
-    PROBODE_UNROLL_BACK
-    for (int c = 0; c < size; ++c) reflect_rows(stack, columns, c, full + c + 1, c, columns);
-    PROBODE_UNROLL_BACK
-    for (int r = size - 1; r >= 0; --r) {  // Gᵀ in the place of R12
-      const Number pivot = stack[r * columns + r];
-      const Mask none = size_of(pivot) < same(kLeastNormal);  // as `inverse_pivot` of qr.hpp
-      const Number inverse = choose(none, same(0.0), same(1.0) / choose(none, same(1.0), pivot));
-      in_groups(size, [&](auto width, int c) {
-        Number *out = stack + r * columns + size + c, sum[decltype(width)::value];
-        PROBODE_WRITTEN_OUT
-        for (int j = 0; j < width; ++j) sum[j] = out[j];
-        PROBODE_UNROLL_BACK
-        for (int e = r + 1; e < size; ++e) {
-          PROBODE_WRITTEN_OUT
-          for (int j = 0; j < width; ++j) sum[j] -= stack[r * columns + e] * stack[e * columns + size + c + j];
+    const int w = s.width, size = s.n * w, m = size - w, count = w == 1 && s.blocks == 1 ? s.d : 1;
+    Number coords[s.n];
+    coordinates_of(s, tables, place.h, coords);
+    for (int block = 0; block < s.blocks; ++block) {
+      const Number* factor = place.factor + block * size * size;
+      Number row[w * w];  // of each component, the entries that are not zero
+      PROBODE_UNROLL
+      for (int a = 0; a < w; ++a) {
+        PROBODE_UNROLL
+        for (int r = 0; r < w; ++r) row[a * w + r] = r <= a ? coords[0] * factor[r * size + a] : same(0.0);
+        scale_row(row + a * w, w, block, a, out);
+      }
+      PROBODE_UNROLL
+      for (int a = 0; a < w; ++a) {
+        PROBODE_UNROLL
+        for (int k = 0; k < count; ++k) {
+          Number sum = same(0.0);
+          PROBODE_UNROLL
+          for (int r = 0; later && r < w; ++r) sum += row[a * w + r] * later->mean[(block * m + r) * count + k];
+          out.mean[component(block, a, k)] = place.mean[component(block, a, k)] + unit_of(block, a, out) * sum;
         }
-        PROBODE_WRITTEN_OUT
-        for (int j = 0; j < width; ++j) out[j] = sum[j] * inverse;
-      });
+        PROBODE_UNROLL
+        for (int b = 0; b < w; ++b) {
+          Number sum = same(0.0);
+          PROBODE_UNROLL
+          for (int r = 0; r < w; ++r) {
+            Number left = row[b * w + r];
+            PROBODE_UNROLL
+            for (int e = 0; later && e < w; ++e) left -= entry(*later, block, r, e) * row[b * w + e];
+            sum += row[a * w + r] * left;
+          }
+          out.cov[(block * w + a) * w + b] = sum;
+        }
+      }
     }
-    if (!every(resolved)) {  // rounding hides the noise: x⁺ = A x, and the kernel is A⁻¹
-      PROBODE_UNROLL_BACK
-      for (int r = 0; r < rows; ++r) {
-        PROBODE_UNROLL_BACK
+    share(out);
+  }
+
+  // At a time `part` of a step behind `left`, before it ends at `right`, `rest` later: y_t = p ξ + noise, and
+  //
+  //   ζ = Cov(y_t, x⁺) [U; R⁺]⁻¹ = p Z + Cov(noise, x⁺) [U; R⁺]⁻¹,     y = (predicted) + ζ [ν; μ⁺]
+  //   Cov(y) = (predicted) - ζ [I 0; 0 M⁺] ζᵀ
+  //
+  // Nothing later: what is predicted. `scale`: the process noise of the step.
+  void between(const Place& left, const Place& right, Number part, Number rest, const Number* scale, const Link* link,
+               const Later* later, const Seen& out) const {
+    const S s = sizes;
+    const int n = s.n, w = s.width, d = s.d, size = n * w, m = size - w, count = w == 1 && s.blocks == 1 ? s.d : 1;
+    Number near[n], change[n], coords[n], noise[d], crossing[n];
+    coordinates_of(s, tables, part, near);
+    coordinates_of(s, tables, right.h, coords);
+    powers_of(left.h / part, n, change);
+    const Number theta = part / right.h, factor = noise_over(theta, n);
+    PROBODE_UNROLL
+    for (int k = 0; k < (s.multivariate && !s.fixed ? d : 1); ++k) noise[k] = scale[k] * factor;
+    PROBODE_UNROLL
+    for (int k = 0; k < d; ++k) {  // the mean that is predicted
+      Number sum = same(0.0);
+      PROBODE_UNROLL
+      for (int j = 1; j < n; ++j) sum += tables.transition[j] * left.mean[j * d + k] / near[j];
+      out.mean[k] = left.mean[k] + near[0] * sum;
+    }
+    if (later) cross(theta, rest / right.h, near[0], crossing);
+    for (int block = 0; block < s.blocks; ++block) {
+      const Number* before = left.factor + block * size * size;
+      const Number* turned = later ? link->turned + block * size * m : nullptr;
+      Number p[w * (m + 1)], zeta[w * size];  // the last of p: the noise
+      PROBODE_UNROLL
+      for (int a = 0; a < w; ++a) {
+        const Number own = noise[s.multivariate && !s.fixed ? (w > 1 ? a : block) : 0];
+        Number* row = p + a * (m + 1);
+        PROBODE_UNROLL
+        for (int i = 0; i < m; ++i) {
+          const int r = i < w ? i : i + w;
+          Number sum = same(0.0);
+          PROBODE_UNROLL
+          for (int j = 0; j < n; ++j)
+            if (j * w + a >= r) sum += tables.transition[j] * change[j] * before[r * size + j * w + a];
+          row[i] = near[0] * sum;
+        }
+        row[m] = near[0] * own * tables.noise[0];
+        scale_row(row, m + 1, block, a, out);
+        if (!later) continue;
+        Number* z = zeta + a * size;
+        const Number unit = unit_of(block, a, out);
+        const Number square = own * own / choose(unit > same(0.0), unit, same(1.0));
+        PROBODE_UNROLL
+        for (int c = 0; c < size; ++c) {  // of the noise, with u, y, y'' ...
+          z[c] = c % w == a ? square * crossing[c < w ? 1 : c < 2 * w ? 0 : c / w] : same(0.0);
+          if (c < w && s.follows == kFollowsAll) z[c] -= coords[0] * link->jacobian[c * d + a] * square * crossing[0];
+          if (s.follows == kFollowsDiagonal && c == 0) z[c] -= coords[0] * link->jacobian[block] * square * crossing[0];
+        }
+        divide(link->taken + block * w * size, right.factor + block * size * size, z);
+        PROBODE_UNROLL
         for (int c = 0; c < size; ++c) {
-          const int i = c / w, j = r / w;
-          const bool entry = r < size && i <= j && r % w == c % w;
-          const double certain = entry ? ((i + j) % 2 ? -1.0 : 1.0) * tables.transition[i * n + j] : 0.0;
-          stack[r * columns + size + c] = choose(resolved, stack[r * columns + size + c], same(certain));
+          PROBODE_UNROLL
+          for (int i = 0; i < m; ++i) z[c] += row[i] * turned[c * m + i];
+        }
+        PROBODE_UNROLL
+        for (int k = 0; k < count; ++k) {
+          Number sum = same(0.0);
+          PROBODE_UNROLL
+          for (int b = 0; b < w; ++b) sum += z[b] * link->innovation[component(block, b, k)];
+          PROBODE_UNROLL
+          for (int e = 0; e < m; ++e) sum += z[w + e] * later->mean[(block * m + e) * count + k];
+          out.mean[component(block, a, k)] += unit * sum;
+        }
+      }
+      PROBODE_UNROLL
+      for (int a = 0; a < w; ++a) {
+        PROBODE_UNROLL
+        for (int b = 0; b <= a; ++b) {
+          Number sum = a == b ? p[a * (m + 1) + m] * p[a * (m + 1) + m] : same(0.0);
+          PROBODE_UNROLL
+          for (int i = 0; i < m; ++i) sum += p[a * (m + 1) + i] * p[b * (m + 1) + i];
+          if (later) sum -= told(*later, block, zeta + a * size, zeta + b * size);
+          out.cov[(block * w + a) * w + b] = out.cov[(block * w + b) * w + a] = sum;
         }
       }
     }
-
-    const int total = size + full;
-    Number next[total * size];
-    PROBODE_UNROLL_BACK
-    for (int r = 0; r < size; ++r) {
-      Number weight[size];
-      PROBODE_UNROLL_BACK
-      for (int e = r; e < size; ++e) weight[e] = smoothed[r * size + e] * after[e / w];
-      in_groups(size, [&](auto width, int c) {
-        Number sum[decltype(width)::value];
-        PROBODE_WRITTEN_OUT
-        for (int j = 0; j < width; ++j) sum[j] = same(0.0);
-        PROBODE_UNROLL_BACK
-        for (int e = r; e < size; ++e) {
-          PROBODE_WRITTEN_OUT
-          for (int j = 0; j < width; ++j) sum[j] += weight[e] * stack[e * columns + size + c + j];
-        }
-        PROBODE_WRITTEN_OUT
-        for (int j = 0; j < width; ++j) next[r * size + c + j] = sum[j];
-      });
-    }
-    PROBODE_UNROLL_BACK
-    for (int r = 0; r < full; ++r) {
-      PROBODE_UNROLL_BACK
-      for (int c = 0; c < size; ++c) next[(size + r) * size + c] = stack[(size + r) * columns + size + c];
-    }
-    PROBODE_UNROLL_BACK
-    for (int c = 0; c < size; ++c) reflect_rows(next, size, c, total, c, size);
-    PROBODE_UNROLL_BACK
-    for (int r = 0; r < size; ++r) {
-      PROBODE_UNROLL_BACK
-      for (int c = r; c < size; ++c) out_factor[r * size + c] = next[r * size + c] * returning[c / w];
-    }
-
-    PROBODE_UNROLL_BACK
-    for (int i = 0; i < n; ++i) {
-      PROBODE_UNROLL_BACK
-      for (int k = 0; k < d; ++k) {
-        if (!(w > 1 || shared || k == block)) continue;
-        Number sum = same(0.0);
-        if (w > 1) {
-          PROBODE_UNROLL_BACK
-          for (int r = 0; r < size; ++r) sum += stack[r * columns + size + i * w + k] * difference[r];
-        } else {
-          PROBODE_UNROLL_BACK
-          for (int r = 0; r < n; ++r) sum += stack[r * columns + size + i] * difference[r * d + k];
-        }
-        out_mean[i * d + k] = left.mean[i * d + k] + coords[i] * sum;
-      }
-    }
-  }
-
-  // The prediction over `out.h`, a part of a step from `left` of length `whole`: R Ãᵀ over s R_Q, triangular.
-  PROBODE_BACK void inside(const Place& left, Number whole, const Number* scale, const Place& out) const {
-    const S s = sizes;
-    const int n = s.n, w = s.width, size = n * w, full = size - w;
-    Number coords[n], change[n], noise[s.d];
-    coordinates_of(s, tables, out.h, coords);
-    predict(s, tables, left.mean, coords, out.mean);
-    powers_of(left.h / out.h, n, change);
-    part_of(scale, out.h / whole, noise);
-    Number moving[n * n];
-    moved_by(s, tables, change, moving);
-    auto plain = [&](int i) { return i * w; };
-    for (int block = 0; block < s.blocks; ++block) {
-      Number stack[(full + size) * size];
-      PROBODE_UNROLL_BACK
-      for (int r = 0; r < full; ++r)
-        moved_row(s, left.factor + block * size * size, moving, r < w ? r : r + w, plain, stack + r * size);
-      const bool own = s.multivariate && !s.fixed;
-      put_noise(noise + (own ? block * w : 0), own, stack, full, size, size);
-      PROBODE_UNROLL_BACK
-      for (int c = 0; c < size; ++c) reflect_rows(stack, size, c, full + c + 1, c, size);
-      PROBODE_UNROLL_BACK
-      for (int r = 0; r < size; ++r) {
-        PROBODE_UNROLL_BACK
-        for (int c = r; c < size; ++c) out.factor[block * size * size + r * size + c] = stack[r * size + c];
-      }
-    }
-  }
-
-  // The process noise of a part of a step.
-  void part_of(const Number* scale, Number part, Number* out) const {
-    const S s = sizes;
-    const Number factor = noise_over(part, s.n);
-    PROBODE_UNROLL_BACK
-    for (int k = 0; k < (s.multivariate && !s.fixed ? s.d : 1); ++k) out[k] = scale[k] * factor;
+    share(out);
   }
 
  private:
-  // s R_Q, from row `full` on; `own`: whether components have noises of their own.
-  void put_noise(const Number* noise, bool own, Number* stack, int full, int length, int columns) const {
+  // Of those that component `a` of a block stands for, the k-th.
+  int component(int block, int a, int k) const {
     const S s = sizes;
-    const int n = s.n, w = s.width, size = n * w;
-    PROBODE_UNROLL_BACK
-    for (int r = 0; r < size; ++r) {
-      PROBODE_UNROLL_BACK
-      for (int c = 0; c < columns; ++c) {
-        const bool entry = c < size && c % w == r % w && c / w >= r / w;
-        stack[(full + r) * length + c] =
-            entry ? noise[own ? r % w : 0] * tables.noise[(r / w) * n + c / w] : same(0.0);
+    return s.width > 1 ? a : block + k;
+  }
+  Number entry(const Later& later, int block, int i, int k) const {
+    const S s = sizes;
+    const int m = s.n * s.width - s.width;
+    return later.information[(block * m + (i < k ? i : k)) * m + (i < k ? k : i)];
+  }
+  Number unit_of(int block, int a, const Seen& out) const { return out.unit[component(block, a, 0)]; }
+
+  // A row in units of its own length, which is kept.
+  void scale_row(Number* row, int count, int block, int a, const Seen& out) const {
+    const S s = sizes;
+    const Number unit = norm_of(row, 1, count), inverse = same(1.0) / choose(unit > same(0.0), unit, same(1.0));
+    PROBODE_UNROLL
+    for (int i = 0; i < count; ++i) row[i] = row[i] * inverse;
+    PROBODE_UNROLL
+    for (int k = 0; k < (s.width == 1 && s.blocks == 1 ? s.d : 1); ++k) out.unit[component(block, a, k)] = unit;
+  }
+
+  // Cov(noise of y, noise of x⁺ in its coordinates), for a process noise of one.
+  void cross(Number theta, Number rho, Number near, Number* out) const {
+    const S s = sizes;
+    const int n = s.n;
+    Number back[n];
+    powers_of(theta, n, back);
+    PROBODE_UNROLL
+    for (int i = 0; i < n; ++i) {
+      Number sum = same(0.0), power = same(1.0);
+      PROBODE_UNROLL
+      for (int j = i; j < n; ++j) {
+        sum += tables.transition[i * n + j] * tables.noise[0] * tables.noise[j] * power * back[j];
+        power = power * rho;
       }
+      out[i] = near * sum;
+    }
+  }
+
+  // z [U; R⁺]⁻¹, a triangle in the order of u, y, y'', ...
+  void divide(const Number* taken, const Number* after, Number* z) const {
+    const S s = sizes;
+    const int w = s.width, size = s.n * w;
+    PROBODE_UNROLL
+    for (int c = 0; c < size; ++c) {
+      const int column = c < 2 * w ? c - w : c;
+      Number rest = z[c];
+      PROBODE_UNROLL
+      for (int e = 0; e < c; ++e)
+        rest -= z[e] * (e < w ? taken[e * size + c] : after[(e < 2 * w ? e - w : e) * size + column]);
+      const Number pivot = c < w ? taken[c * size + c] : after[column * size + column];
+      const Mask none = size_of(pivot) < same(kLeastNormal);
+      z[c] = choose(none, same(0.0), rest / choose(none, same(1.0), pivot));
+    }
+  }
+
+  // x [I 0; 0 M⁺] yᵀ
+  Number told(const Later& later, int block, const Number* x, const Number* y) const {
+    const S s = sizes;
+    const int w = s.width, m = s.n * w - w;
+    Number sum = same(0.0);
+    PROBODE_UNROLL
+    for (int c = 0; c < w; ++c) sum += x[c] * y[c];
+    PROBODE_UNROLL
+    for (int e = 0; e < m; ++e) {
+      Number inner = same(0.0);
+      PROBODE_UNROLL
+      for (int f = 0; f < m; ++f) inner += entry(later, block, e, f) * y[w + f];
+      sum += x[w + e] * inner;
+    }
+    return sum;
+  }
+
+  // What is left of a variance is not negative.
+  void share(const Seen& out) const {
+    const S s = sizes;
+    PROBODE_UNROLL
+    for (int k = 0; k < s.blocks * s.width; ++k) {
+      Number& own = out.cov[s.width > 1 ? k * s.width + k : k];
+      own = at_least(own, same(0.0));
     }
   }
 };

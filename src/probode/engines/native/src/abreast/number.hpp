@@ -13,9 +13,7 @@
 #define PROBODE_UNROLL
 #define PROBODE_WRITTEN_OUT
 #define PROBODE_UNROLL_STAGES
-#define PROBODE_UNROLL_BACK
 #define PROBODE_APART
-#define PROBODE_BACK
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -180,11 +178,12 @@ inline void in_groups(int count, Visit&& visit) {
 }
 
 // One reflection of the rows from `pivot` to `end` (exclusive) of a matrix with rows of `length`, applied to the columns
-// from `column` to `columns`, that makes `column` zero below row `pivot`. Exact zeros survive: a zero column is left
-// alone. The reflection is I - beta v vᵀ, with
+// from `column` to `columns`, and to `beside`, a matrix of as many rows, that makes `column` zero below row `pivot`. Exact
+// zeros survive: a zero column is left alone. The reflection is I - beta v vᵀ, with
 //
 //   alpha = -sign(x_0) |x|,  v = x - alpha e_0,  beta = 1 / (|x|² + |x_0| |x|)
-inline void reflect_rows(Number* w, int length, int pivot, int end, int column, int columns) {
+inline void reflect_rows(Number* w, int length, int pivot, int end, int column, int columns, Number* beside = nullptr,
+                         int width = 0) {
   Number squares = same(0.0), unit = same(1.0);
   PROBODE_UNROLL
   for (int i = pivot; i < end; ++i) squares += w[i * length + column] * w[i * length + column];
@@ -205,31 +204,34 @@ inline void reflect_rows(Number* w, int length, int pivot, int end, int column, 
   }
   const Mask blank = squares == same(0.0);
   const Number head = w[pivot * length + column], norm = root_of(squares);
-  const Number alpha = choose(head > same(0.0), same(0.0) - norm, norm), first = head - alpha;
+  const Number alpha = choose(head > same(0.0), same(0.0) - norm, norm), head_of = head - alpha;
   const Number beta = choose(blank, same(0.0), same(1.0) / choose(blank, same(1.0), squares + size_of(head) * norm));
   const Number* x = w + pivot * length + column;
-  Number* right = w + pivot * length + column + 1;
   const int rows = end - pivot;
-  in_groups(columns - column - 1, [&](auto width, int c) {
-    Number *out = right + c, sum[decltype(width)::value];
-    PROBODE_WRITTEN_OUT
-    for (int j = 0; j < width; ++j) sum[j] = first * out[j];
-    PROBODE_UNROLL
-    for (int i = 1; i < rows; ++i) {
+  auto reflect = [&](Number* first, int step, int count) {
+    in_groups(count, [&](auto width, int c) {
+      Number *out = first + c, sum[decltype(width)::value];
       PROBODE_WRITTEN_OUT
-      for (int j = 0; j < width; ++j) sum[j] += x[i * length] * out[i * length + j];
-    }
-    PROBODE_WRITTEN_OUT
-    for (int j = 0; j < width; ++j) {
-      sum[j] = sum[j] * beta;
-      out[j] -= first * sum[j];
-    }
-    PROBODE_UNROLL
-    for (int i = 1; i < rows; ++i) {
+      for (int j = 0; j < width; ++j) sum[j] = head_of * out[j];
+      PROBODE_UNROLL
+      for (int i = 1; i < rows; ++i) {
+        PROBODE_WRITTEN_OUT
+        for (int j = 0; j < width; ++j) sum[j] += x[i * length] * out[i * step + j];
+      }
       PROBODE_WRITTEN_OUT
-      for (int j = 0; j < width; ++j) out[i * length + j] -= x[i * length] * sum[j];
-    }
-  });
+      for (int j = 0; j < width; ++j) {
+        sum[j] = sum[j] * beta;
+        out[j] -= head_of * sum[j];
+      }
+      PROBODE_UNROLL
+      for (int i = 1; i < rows; ++i) {
+        PROBODE_WRITTEN_OUT
+        for (int j = 0; j < width; ++j) out[i * step + j] -= x[i * length] * sum[j];
+      }
+    });
+  };
+  reflect(w + pivot * length + column + 1, length, columns - column - 1);
+  if (beside) reflect(beside + pivot * width, width, width);
   w[pivot * length + column] = alpha * unit;
   PROBODE_UNROLL
   for (int i = pivot + 1; i < end; ++i) w[i * length + column] = same(0.0);

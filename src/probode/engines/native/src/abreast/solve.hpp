@@ -11,60 +11,100 @@
 namespace probode {
 namespace PROBODE_ISA {
 
-// What is kept of a step: t, h, scales, mean, and the factor without the rows of y', which are zero.
+// What is kept of a step: t, h, scales, mean, the factor without the rows of y', which are zero, and its link.
 template <class S>
 struct Kept {
   S sizes;
 
-  int head() const {
+  int mean() const {
     const S s = sizes;
-    return 2 + (s.multivariate && !s.fixed ? s.d : 1) + s.n * s.d;
+    return 2 + (s.multivariate && !s.fixed ? s.d : 1);
   }
-  int width() const {
+  int factor() const {
+    const S s = sizes;
+    return mean() + s.n * s.d;
+  }
+  int turned() const {
     const S s = sizes;
     const int w = s.width, size = s.n * w, above = size - 2 * w;
-    return head() + s.blocks * (size * w - w * (w - 1) / 2 + above * (above + 1) / 2);
+    return factor() + s.blocks * (size * w - w * (w - 1) / 2 + above * (above + 1) / 2);
   }
-
-  void put(const Store& rows, long row, const Place& place) const {
+  int innovation() const {
     const S s = sizes;
-    const int scales = s.multivariate && !s.fixed ? s.d : 1, size = s.n * s.width;
+    const int w = s.width, size = s.n * w;
+    return turned() + s.blocks * size * (size - w);
+  }
+  int taken() const {
+    const S s = sizes;
+    return innovation() + s.d;
+  }
+  int jacobian() const {
+    const S s = sizes;
+    return taken() + s.blocks * s.width * s.n * s.width;
+  }
+  int slopes() const {
+    const S s = sizes;
+    return s.follows == kFollowsAll ? s.d * s.d : s.follows == kFollowsDiagonal ? s.d : 0;
+  }
+  int width() const { return jacobian() + slopes(); }
+
+  void put(const Store& rows, long row, const Place& place, const Link& link) const {
+    const S s = sizes;
+    const int w = s.width, size = s.n * w;
     rows.put(row, &place.t, 0, 1);
     rows.put(row, &place.h, 1, 1);
-    rows.put(row, place.scale, 2, scales);
-    rows.put(row, place.mean, 2 + scales, s.n * s.d);
-    int to = head();
+    rows.put(row, place.scale, 2, mean() - 2);
+    rows.put(row, place.mean, mean(), s.n * s.d);
+    int to = factor();
     for (int block = 0; block < s.blocks; ++block) {
-      const Number* factor = place.factor + block * size * size;
+      const Number* own = place.factor + block * size * size;
       PROBODE_UNROLL
       for (int r = 0; r < size; ++r) {
-        if (r >= s.width && r < 2 * s.width) continue;
-        rows.put(row, factor + r * size + r, to, size - r);
+        if (r >= w && r < 2 * w) continue;
+        rows.put(row, own + r * size + r, to, size - r);
         to += size - r;
       }
     }
+    rows.put(row, link.turned, turned(), s.blocks * size * (size - w));
+    rows.put(row, link.innovation, innovation(), s.d);
+    rows.put(row, link.taken, taken(), s.blocks * w * size);
+    rows.put(row, link.jacobian, jacobian(), slopes());
   }
 
-  // The row of each member.
-  void get(const Store& rows, Number row, Place& place) const {
+  // What a step is looked back over with.
+  void get(const Store::Reading& row, Link& link) const {
     const S s = sizes;
-    const int scales = s.multivariate && !s.fixed ? s.d : 1, size = s.n * s.width;
-    const Store::Reading kept = rows.read(row);
-    place.t = kept[0], place.h = kept[1];
-    PROBODE_UNROLL
-    for (int k = 0; k < scales; ++k) place.scale[k] = kept[2 + k];
-    PROBODE_UNROLL
-    for (int k = 0; k < s.n * s.d; ++k) place.mean[k] = kept[2 + scales + k];
-    int from = head();
+    const int size = s.n * s.width;
+    take(row, turned(), s.blocks * size * (size - s.width), link.turned);
+    take(row, innovation(), s.d, link.innovation);
+  }
+  // And the rest of it.
+  void get_more(const Store::Reading& row, Link& link) const {
+    const S s = sizes;
+    take(row, taken(), s.blocks * s.width * s.n * s.width, link.taken);
+    take(row, jacobian(), slopes(), link.jacobian);
+  }
+  void get(const Store::Reading& row, Place& place) const {
+    const S s = sizes;
+    const int size = s.n * s.width;
+    place.t = row[0], place.h = row[1];
+    take(row, 2, mean() - 2, place.scale);
+    take(row, mean(), s.n * s.d, place.mean);
+    int from = factor();
     for (int block = 0; block < s.blocks; ++block) {
-      Number* factor = place.factor + block * size * size;
+      Number* own = place.factor + block * size * size;
       PROBODE_UNROLL
       for (int r = 0; r < size; ++r) {
         PROBODE_UNROLL
-        for (int c = r; c < size; ++c)
-          factor[r * size + c] = r >= s.width && r < 2 * s.width ? same(0.0) : kept[from++];
+        for (int c = r; c < size; ++c) own[r * size + c] = r >= s.width && r < 2 * s.width ? same(0.0) : row[from++];
       }
     }
+  }
+
+ private:
+  static void take(const Store::Reading& row, int from, int count, Number* out) {
+    PROBODE_UNROLL
+    for (int i = 0; i < count; ++i) out[i] = row[from + i];
   }
 };
 
@@ -95,7 +135,11 @@ struct Solve {
     const int d = s.d, nd = s.n * d, size = s.n * s.width, entries = s.blocks * size * size;
     Number now_scale[d], now_mean[nd], now_factor[entries], next_scale[d], next_mean[nd], next_factor[entries];
     Number predicted[nd], coords[s.n], rtol[d], atol[d], squares[d], fresh[d], gain[s.twice ? s.blocks * s.n : 1];
-    Attempt<S> x{sizes, tables, control, {}, {}, predicted, coords, rtol, atol, squares, fresh, gain};
+    const int linked = s.smoothed ? s.blocks * size * (size - s.width) : 1;
+    Number turned[linked], taken[s.smoothed ? s.blocks * s.width * size : 1], innovation[s.smoothed ? d : 1];
+    Number slopes[s.smoothed ? d * (s.follows == kFollowsAll ? d : 1) : 1], pivots[s.smoothed ? s.blocks : 1];
+    Attempt<S> x{sizes, tables, control, {}, {}, predicted, coords, rtol, atol, squares, fresh, gain,
+                 {turned, taken, innovation, slopes}, pivots};
     x.now = {same(0.0), same(0.0), now_scale, now_mean, now_factor};
     x.next = {same(0.0), same(0.0), next_scale, next_mean, next_factor};
     begin(x);
@@ -123,7 +167,10 @@ struct Solve {
     upcoming = time_of(mask(true), point);
     arrive(mask(true), x.now, x.now, carried, before, slope_before, gathered, point);
     long row = 0;  // of the last attempt; whoever did not take it is where it was
-    if (keeps) keep(kept, row, x);
+    if (keeps) {
+      x.begin_links();
+      keep(kept, row, x);
+    }
     Mask going = x.going();
     Number f[d], jacobian[s.follows == kFollowsAll ? d * d : d];
     while (any(going)) {
@@ -148,7 +195,12 @@ struct Solve {
       }
       going = x.going();
     }
-    if (s.only_end && any(point > same(0.0))) write(point > same(0.0), same(0.0), x.now);
+    if (s.only_end && any(point > same(0.0))) {
+      Number mean[d], unit[d], cov[s.blocks * s.width * s.width];
+      const Seen seen{mean, unit, cov};
+      LookBack<S>{sizes, tables}.at(x.now, nullptr, seen);
+      write(point > same(0.0), same(0.0), seen);
+    }
     if (keeps) back(kept, row, x, point);
     finish(x, carried, gathered, point);
   }
@@ -211,7 +263,7 @@ struct Solve {
   }
 
   void keep(const Kept<S>& kept, long row, Attempt<S>& x) {
-    if (rows.make_room(row)) kept.put(rows.store, row, x.now);
+    if (rows.make_room(row)) kept.put(rows.store, row, x.now, x.link);
     else x.status = choose(x.status == same(kGoing), same(kNoRoom), x.status);
   }
 
@@ -283,38 +335,34 @@ struct Solve {
   // What the filter says of a time in a step.
   void marginal(Mask on, const Place& left, const Place& right, Number t, Number point) {
     const S s = sizes;
-    const int nd = s.n * s.d, size = s.n * s.width, entries = s.blocks * size * size;
-    const Mask at_end = t == right.t;
-    if (any(both(on, at_end))) write(both(on, at_end), point, right);
-    const Mask within = both(on, none_of(at_end));
+    Number mean[s.d], unit[s.d], cov[s.blocks * s.width * s.width];
+    const Seen seen{mean, unit, cov};
+    const LookBack<S> look{sizes, tables};
+    const Mask at_end = t == right.t, ends = both(on, at_end), within = both(on, none_of(at_end));
+    if (any(ends)) {
+      look.at(right, nullptr, seen);
+      write(ends, point, seen);
+    }
     if (!any(within)) return;
-    const Number step = right.t - left.t, whole = choose(step == same(0.0), same(1.0), step);
-    const Number length = choose(within, t - left.t, whole);
-    Number scale[s.d], inside_mean[nd], inside_factor[entries];
-    const Place inside{left.t + length, length, scale, inside_mean, inside_factor};
-    LookBack<S>{sizes, tables}.inside(left, whole, right.scale, inside);
-    write(within, point, inside);
+    const Number part = choose(within, t - left.t, right.h);
+    look.between(left, right, part, right.t - t, right.scale, nullptr, nullptr, seen);
+    write(within, point, seen);
   }
 
-  // Mean, standard deviation and covariance of y at a place, as those of save point `point`.
-  void write(Mask on, Number point, const Place& place) {
+  // Mean, standard deviation and covariance of y as those of save point `point`.
+  void write(Mask on, Number point, const Seen& seen) {
     const S s = sizes;
-    const int d = s.d, w = s.width, size = s.n * w;
-    Number coords[s.n];
-    coordinates_of(s, tables, place.h, coords);
-    const Number unit = size_of(coords[0]);
+    const int d = s.d, w = s.width;
     Number std[d];
     PROBODE_UNROLL
-    for (int a = 0; a < d; ++a) {
-      const int block = w > 1 || s.blocks == 1 ? 0 : a, column = w > 1 ? a : 0;
-      std[a] = unit * norm_of(place.factor + block * size * size + column, size, column + 1);
-    }
+    for (int a = 0; a < d; ++a)
+      std[a] = seen.unit[a] * root_of(seen.cov[w > 1 ? a * w + a : s.blocks > 1 ? a : 0]);
     for (int lane = 0; lane < kAbreast; ++lane) {
       if (!holds(on, lane) || !is_there(lane)) continue;
       const long row = (member(lane) * given.times + static_cast<long>(at(point, lane))) * d;
       PROBODE_UNROLL
       for (int a = 0; a < d; ++a) {
-        given.mean[row + a] = at(place.mean[a], lane);
+        given.mean[row + a] = at(seen.mean[a], lane);
         given.std[row + a] = at(std[a], lane);
       }
       if (!s.covariance) continue;
@@ -322,94 +370,66 @@ struct Solve {
       for (int a = 0; a < d; ++a) {
         PROBODE_UNROLL
         for (int b = 0; b < d; ++b) {
-          double sum = 0.0;
-          if (w > 1) {
-            PROBODE_UNROLL
-            for (int r = 0; r < w; ++r)
-              if (r <= a && r <= b)
-                sum += at(unit, lane) * at(place.factor[r * size + a], lane) * at(unit, lane) *
-                       at(place.factor[r * size + b], lane);
-          } else if (a == b) {
-            sum = at(std[a], lane) * at(std[a], lane);
-          }
-          given.cov[(row + a) * d + b] = sum;
+          double entry = 0.0;
+          if (a == b) entry = at(std[a], lane) * at(std[a], lane);
+          else if (w > 1) entry = at(seen.unit[a], lane) * at(seen.cov[a * w + b], lane) * at(seen.unit[b], lane);
+          given.cov[(row + a) * d + b] = entry;
         }
       }
     }
   }
 
-  // From the last row to the first that is asked for. Each member goes at its own pace: what comes next is a save point
-  // inside of a step, or the whole step.
+  // From the last row to the first that is asked for. Each member goes at its own pace to its next save point, where it waits
+  // for the others: what is done there is done for all of them at once.
   void back(const Kept<S>& kept, long top, const Attempt<S>& x, Number reached) {
     const S s = sizes;
-    const int d = s.d, nd = s.n * d, size = s.n * s.width, entries = s.blocks * size * size, scales = x.scales();
+    const int d = s.d, nd = s.n * d, w = s.width, size = s.n * w, entries = s.blocks * size * size;
+    const int m = size - w, means = w == 1 && s.blocks == 1 ? m * d : s.blocks * m;  // a mean for each component
     const LookBack<S> look{sizes, tables};
-    Number right_scale[s.d], right_mean[nd], right_factor[entries], left_scale[s.d], left_mean[nd], left_factor[entries];
-    Number mean[nd], factor[entries], new_mean[nd], new_factor[entries];
+    Number mu[means], information[s.blocks * m * m];
+    PROBODE_UNROLL
+    for (int i = 0; i < means; ++i) mu[i] = same(0.0);
+    PROBODE_UNROLL
+    for (int i = 0; i < s.blocks * m * m; ++i) information[i] = same(0.0);
+    const Later later{mu, information};
+    Number turned[s.blocks * size * m], taken[s.blocks * w * size], innovation[d], slopes[s.follows == kFollowsAll ? d * d : d];
+    Link link{turned, taken, innovation, slopes};
     const Mask fits = x.status != same(kNoRoom);
     Number point = choose(fits, reached - 1.0, same(-1.0)), row = same(double(top < rows.most ? top : rows.most - 1));
-    Place right{same(0.0), same(0.0), right_scale, right_mean, right_factor};
-    Place left{same(0.0), same(0.0), left_scale, left_mean, left_factor};
-    kept.get(rows.store, row, right);
-    copy(right_mean, mean, nd);
-    copy(right_factor, factor, entries);
+    Number time = time_of(point >= same(0.0), point);
     while (true) {
-      Number time = same(0.0);
-      while (true) {  // on the right, or on the first row
-        const Mask on = point >= same(0.0);
-        if (!any(on)) return;
-        time = time_of(on, point);
-        const Mask here = both(on, either(time == right.t, row == same(0.0)));
-        if (!any(here)) break;
-        write(here, point, {right.t, right.h, right_scale, mean, factor});
-        point = choose(here, point - 1.0, point);
-      }
       const Mask on = point >= same(0.0);
-      row = choose(on, row - 1.0, row);
-      kept.get(rows.store, row, left);
-      const Mask within = both(on, choose_mask(backwards, time < left.t, time > left.t));
-      const Mask still = left.t == right.t;  // of an attempt that was not taken, or without a step to go
-      const Number step = choose(still, same(1.0), right.t - left.t);
-      const bool some = any(within);
-      if (some || PROBODE_ON_CARD) {  // the program for a card has this once
-        Number from_scale[s.d], from_mean[nd], from_factor[entries];
-        copy(right_scale, from_scale, scales);
-        copy(left_mean, from_mean, nd);
-        copy(left_factor, from_factor, entries);
-        Number length = left.h, rest = step;
-        if (some) {
-          Number inside_scale[s.d], inside_mean[nd], inside_factor[entries];
-          const Number part = choose(within, time - left.t, step);
-          length = choose(within, part, left.h), rest = choose(within, right.t - time, step);
-          look.inside(left, step, right_scale, {left.t + part, part, inside_scale, inside_mean, inside_factor});
-          look.part_of(right_scale, rest / step, inside_scale);
-          choose_all(within, inside_scale, from_scale, from_scale, scales);
-          choose_all(within, inside_mean, from_mean, from_mean, nd);
-          choose_all(within, inside_factor, from_factor, from_factor, entries);
-        }
-        const Place from{time, length, from_scale, from_mean, from_factor};
-        look.template back<true>(from, rest, right.h, from_scale, mean, factor, new_mean, new_factor);
-        if (some) write(within, point, {time, length, from_scale, new_mean, new_factor});
-        point = choose(within, point - 1.0, point);
-        row = choose(within, row + 1.0, row);
-      } else {
-        look.template back<false>(left, step, right.h, right_scale, mean, factor, new_mean, new_factor);
+      if (!any(on)) return;
+      const Store::Reading right_row = rows.store.read(row), left_row = rows.store.read(at_least(row - 1.0, same(0.0)));
+      const Mask first = row == same(0.0), inside = choose_mask(backwards, time < left_row[0], time > left_row[0]);
+      const Mask waits = either(first, inside), goes = both(on, none_of(waits));
+      kept.get(right_row, link);
+      if (any(goes)) {
+        look.over(goes, link, later);
+        row = choose(goes, row - 1.0, row);
+        continue;
       }
-      const Mask moves = both(on, none_of(within)), changes = both(moves, none_of(still));
-      choose_all(changes, new_mean, mean, mean, nd);
-      choose_all(changes, new_factor, factor, factor, entries);
-      right.t = choose(moves, left.t, right.t), right.h = choose(moves, left.h, right.h);
-      choose_all(moves, left_scale, right_scale, right_scale, scales);
+      Number right_scale[d], right_mean[nd], right_factor[entries], left_scale[d], left_mean[nd], left_factor[entries];
+      Number mean[d], unit[d], cov[s.blocks * w * w];
+      const Seen seen{mean, unit, cov};
+      Place right{same(0.0), same(0.0), right_scale, right_mean, right_factor};
+      Place left{same(0.0), same(0.0), left_scale, left_mean, left_factor};
+      kept.get(right_row, right);
+      const Mask at_end = either(first, time == right.t), ends = both(on, at_end), within = both(on, none_of(at_end));
+      if (any(ends)) {
+        look.at(right, &later, seen);
+        write(ends, point, seen);
+      }
+      if (any(within)) {
+        kept.get(left_row, left);
+        kept.get_more(right_row, link);
+        const Number part = choose(within, time - left.t, right.h);
+        look.between(left, right, part, choose(within, right.t - time, same(0.0)), right_scale, &link, &later, seen);
+        write(within, point, seen);
+      }
+      point = choose(on, point - 1.0, point);
+      time = time_of(point >= same(0.0), point);
     }
-  }
-
-  static void copy(const Number* from, Number* to, int count) {
-    PROBODE_UNROLL
-    for (int i = 0; i < count; ++i) to[i] = from[i];
-  }
-  static void choose_all(Mask m, const Number* a, const Number* b, Number* out, int count) {
-    PROBODE_UNROLL
-    for (int i = 0; i < count; ++i) out[i] = choose(m, a[i], b[i]);
   }
 
   void finish(const Attempt<S>& x, const CarriedErrors<S, Field>& carried, const Gathered<S>& gathered, Number reached) {
