@@ -154,7 +154,7 @@ class Transport(NamedTuple):
     def _noted(self, node: Node, error: np.ndarray) -> "Transport":
         """With the error of a node."""
         if self.watch is not None:
-            self.watch(node.t, np.asarray(node.y), np.asarray(error))
+            self.watch(node.t, node.y, error)
             return self
         known, count = self.found
         if len(known) != count:  # another one has gone on from here

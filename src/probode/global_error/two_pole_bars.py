@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from probode.engines.two_pole import vectors
 from probode.engines.two_pole.machine import Carried
+from probode.engines.two_pole.vectors import over
 from probode.global_error import scales
 from probode.global_error.result import Calibration
 from probode.global_error.two_pole import Transport
@@ -60,9 +62,11 @@ class AtTimes:
     as the window has nodes otherwise.
     """
 
-    def __init__(self, times: np.ndarray, t: float, y: np.ndarray) -> None:
-        self._times, self._last, self._steps = times, (t, np.zeros(y.size)), 0
-        self._square, self._largest = np.zeros(y.size), np.zeros(y.size)
+    def __init__(self, times: np.ndarray, t: float, y: np.ndarray, xp: Any = np) -> None:
+        self._times, self._steps, self._xp = times, 0, xp
+        self._last: tuple[float, Any] = t, np.zeros(y.size)
+        self._square: Any = np.zeros(y.size)
+        self._largest: Any = np.zeros(y.size)
         self._low, self._high = y.copy(), y.copy()
         self.errors: list[np.ndarray] = []
         self.around: list[np.ndarray] = []
@@ -81,35 +85,31 @@ class AtTimes:
         self._largest, self._low, self._high = carried.extremes
 
     @np.errstate(all="ignore")
-    def __call__(self, t: float, y: np.ndarray, error: np.ndarray) -> None:
-        """The next node."""
+    def __call__(self, t: float, y: Any, error: Any) -> None:
+        """The next node, in arrays of the filter's: where they are on a device, all of this is."""
         self._steps += 1
         length = 2.0 * max(_LEAST, _WINDOW * self._steps) + 1.0
         part = 1.0 / min(self._steps, length)
-        self._square += part * (error * error - self._square)
-        for found, choose, x in (
-            (self._low, np.minimum, y),
-            (self._high, np.maximum, y),
-            (self._largest, np.maximum, np.abs(error)),
-        ):
-            choose(found, x, out=found)
+        before = self._square, self._low, self._high, self._largest
+        found = over(self._xp, vectors.gathered)(*before, y, error, part)
+        self._square, self._low, self._high, self._largest = found
         self._save(t, error)
         self._last = (t, error)
 
-    def _save(self, t: float, error: np.ndarray) -> None:
+    def _save(self, t: float, error: Any) -> None:
         before, known = self._last
         while len(self.errors) < len(self._times):
             time = float(self._times[len(self.errors)])
             if not min(before, t) <= time <= max(before, t):
                 break
             part = 1.0 if t == before else (time - before) / (t - before)
-            self.errors.append((1.0 - part) * known + part * error)
-            self.around.append(np.sqrt(self._square))
+            self.errors.append(np.asarray((1.0 - part) * known + part * error))
+            self.around.append(np.sqrt(np.asarray(self._square)))
 
     @np.errstate(all="ignore")
     def calibration(self, mode: str, done: Transport, values: Any, std: Any) -> Calibration:
         """Of the times that were reached."""
-        count, extent = len(values), self._high - self._low
+        count, extent = len(values), np.asarray(self._high) - np.asarray(self._low)
         if not count:
             none = np.zeros(values.shape)
             return _made(mode, none, none, std, done.judged.signs(0.0), done.f)
@@ -119,7 +119,7 @@ class AtTimes:
         if self.unsure is not None:
             scale = np.hypot(scale, self.unsure[:count])
         scale[np.all(local == 0.0, axis=1)] = 0.0  # at the start, which is exact
-        size = _size(np.sum(self._largest**2), np.sum(extent**2))
+        size = _size(np.sum(np.asarray(self._largest) ** 2), np.sum(extent**2))
         return _made(mode, error, scale, std, done.judged.signs(size), done.f)
 
 

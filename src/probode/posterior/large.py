@@ -66,7 +66,9 @@ def equip(
     system = system_of(inputs.field, t0, y0, solver.order, asked)
     follower = None
     if mode != "model":
-        watch = None if times is None else two_pole_bars.AtTimes(np.asarray(times), t0, y0)
+        watch = None
+        if times is not None:
+            watch = two_pole_bars.AtTimes(np.asarray(times), t0, y0, system.xp)
         follower = two_pole.Transport.start(system, t0, y0, watch, begins)
     given.large = Large(system, follower, stored)
 

@@ -65,6 +65,15 @@ def carried(xp: Any, gains: Any, e: Any, he: Any, v: Any, u: Any) -> tuple[Any, 
     return e - change[0], he - change[1], change[0]
 
 
+def gathered(
+    xp: Any, square: Any, low: Any, high: Any, largest: Any, y: Any, error: Any, part: Any
+) -> tuple[Any, Any, Any, Any]:
+    """With one more value: mean squares of errors (the new one a ``part``), extremes."""
+    square = square + part * (error * error - square)
+    largest = xp.maximum(largest, xp.abs(error))
+    return square, xp.minimum(low, y), xp.maximum(high, y), largest
+
+
 def defect(xp: Any, he: Any, h: Any, rise: Any, f: Any) -> Any:
     """``h e' - h (P' - f)``."""
     return he - h * (rise - f)
