@@ -61,8 +61,8 @@ def assert_same(found, plain):
 
 
 def test_chunks_do_not_change_the_result(plain, counted):
-    assert_same(solve(memory=2**30), plain)
-    assert max(counted) == 256
+    assert_same(solve(memory=2**18), plain)
+    assert max(counted) < 1000
 
 
 def test_progress_counts_members(capsys):

@@ -64,8 +64,9 @@ def chunk_size(
             fitting = max(fitting, int(_PART_OF_CARD * free_memory_of(card)) // each)
         shared = -(-family.count // places)
         return max(1, min(fitting, shared, _LARGEST_ON_CARD))
-    shared = -(-family.count // (places * _PER_PLACE))
-    most = max(_LARGEST_BYTES // each, _LEAST) if settings.engine == "kernels" else _LARGEST
+    kernels = settings.engine == "kernels"  # they use all cores, and end at about the same time
+    shared = -(-family.count // (places * (1 if kernels else _PER_PLACE)))
+    most = max(_LARGEST_BYTES // each, _LEAST) if kernels else _LARGEST
     return max(1, min(fitting, max(shared, _LEAST), most, _LARGEST, family.count))
 
 

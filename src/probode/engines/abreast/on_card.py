@@ -199,6 +199,7 @@ class Run:
         turns = memory.of(np.array([0, *ends[:-1]], np.int64))
         chosen = None if which is None else memory.of(which)
         memory.take()
+        self.given.order = None if chosen is None else memory.at(chosen)
         marks = []
         for k, end in enumerate(ends):
             self.function.launch(
@@ -206,7 +207,6 @@ class Run:
                 *(self.given, self.options, *self.lists),
                 *(ctypes.c_uint64(memory.at(rows)), ctypes.c_long(most)),
                 ctypes.c_uint64(memory.at(noted)),
-                ctypes.c_uint64(0 if chosen is None else memory.at(chosen)),
                 *(ctypes.c_long(end), ctypes.c_uint64(memory.at(turns) + 8 * k)),
             )
             marks.append(stream.mark())

@@ -41,11 +41,11 @@ using namespace probode;
 using namespace probode::card;
 
 // Rows of the steps and of the save points lie beside each other for the threads of a warp: `rows` has room for
-// `most_rows` of every thread. `which`: the members that are to be solved, or null for the first `count`; `turn`: how many
-// of them have been begun.
+// `most_rows` of every thread. Members are solved up to the place `count` of their order; `turn`: up to where they have
+// been begun.
 extern "C" __global__ void __launch_bounds__(128)
 solve_members(Given given, Options options, const double* for_start, const double* for_value, const double* for_slopes,
-              double* rows, long most_rows, double* noted, const int* which, long count, unsigned long long* turn) {
+              double* rows, long most_rows, double* noted, long count, unsigned long long* turn) {
   constexpr int kWarp = 32;
   const long thread = blockIdx.x * static_cast<long>(blockDim.x) + threadIdx.x;
   const long warp = thread / kWarp, lane = thread % kWarp;
@@ -60,9 +60,8 @@ solve_members(Given given, Options options, const double* for_start, const doubl
     if (static_cast<long>(first) >= count) return;
     // Those of a warp do everything together, those who have no member, too.
     const long own = static_cast<long>(first) + lane, known = own < count ? own : count - 1;
-    const long member = which ? which[known] : known;
     const int lanes = own < count ? 1 : 0;
-    Solve<SizesHere, CardField, CardRows>{SizesHere{}, Tables{}, options, given, field, kept, around, member, lanes}.run();
+    Solve<SizesHere, CardField, CardRows>{SizesHere{}, Tables{}, options, given, field, kept, around, known, lanes}.run();
     __syncwarp();
   }
 }

@@ -17,6 +17,7 @@ struct Given {
   long rtol_component, atol_component;  // one, or zero for a number that holds for all components
   long times, count;                 // save points, members
   double *mean, *std, *cov, *notes;  // cov may be null; notes have a row for each of their kinds
+  const int* order;                  // in which members are solved, or null: as they are
 };
 
 // status, attempted, accepted; of the transport: corrections, repeats, three signs, and whether it was lost

@@ -117,7 +117,7 @@ struct Solve {
   Field& field;
   Rows& rows;          // of the steps
   const Store& noted;  // of the save points
-  long first;          // member of the first lane
+  long first;          // of the first lane, in the order of the members
   int lanes;           // members that there are
   Mask backwards = mask(false);  // from t0 to t1
   Number upcoming = same(0.0);   // the next save point
@@ -209,7 +209,7 @@ struct Solve {
   // A row has a place for all members of a vector; on a card each has its own.
   static bool has_row(Mask takes) { return kAbreast > 1 || holds(takes, 0); }
 
-  long member(int lane) const { return first + lane; }
+  long member(int lane) const { return given.order ? given.order[first + lane] : first + lane; }
   bool is_there(int lane) const { return lane < lanes; }
 
   Number time_of(Mask on, Number point) const {
