@@ -24,9 +24,12 @@ import numpy as np
 import probode
 from benchmarks.ensemble_series import from_numpy_to_numpy, measure_series, step_costs
 from probode.base.precision import double_precision
-from probode.engines.lanes import Members
-from probode.engines.lanes.engine import _compiled_kernel
-from probode.engines.lanes.problem import Problem
+from probode.engines.abreast.on_card import Run
+from probode.engines.native.members import NOTES, Results
+from probode.ensemble.one_by_one import side_by_side
+from probode.ensemble.problem import read_family
+from probode.ensemble.solve import read_settings
+from probode.model.equation import as_equation
 
 
 def lorenz(t, y, rho):
@@ -57,18 +60,6 @@ class Case:
 
     def parameters(self, count):
         return np.linspace(*self.sweep, count)
-
-    def members(self, count, rtol):
-        return Members(
-            t0=np.zeros(count),
-            t1=np.full(count, self.t1),
-            y0=np.tile(self.y0, (count, 1)).astype(float),
-            rtol=np.full(count, rtol),
-            atol=np.full(count, self.ratio * rtol),
-            save_at=np.array([self.t1]),
-            args=(self.parameters(count),),
-            axes=(0,),
-        )
 
 
 CASES = {
@@ -143,43 +134,42 @@ def our_engine(case, solver, count):
     return run
 
 
-LARGEST_LAUNCH = 2**17
-"""Larger EK1 ensembles are several launches: compiling takes long, and depends on the size."""
+def problem_of(case, solver, count, rtol, save_at=None, smooth=True, calibration="model"):
+    """The members as the kernels of a card take them."""
+    family = read_family(
+        *((0.0, case.t1), np.array(case.y0), (case.parameters(count),), save_at),
+        *(rtol, case.ratio * rtol, probode.PIControl(), (), as_equation(case.field)),
+    )
+    settings = read_settings(
+        *(solver, probode.PIControl(), smooth, False, calibration, 100_000, None, "kernels")
+    )
+    members = family.members(slice(0, count))
+    return side_by_side(case.field, members, settings, jax.devices()[0])
 
 
 def _our_kernel(case, solver, count):
-    launch = count if solver.jacobian == "none" else min(count, LARGEST_LAUNCH)
-
-    def pieces(rtol):
-        every = Problem.of(case.field, case.members(count, rtol), solver, probode.PIControl())
-        parts = [every.part(slice(i, i + launch), launch) for i in range(0, count, launch)]
-        return every, jax.device_put(parts)
-
-    problem, _ = pieces(1.0)
-    compiled = _compiled_kernel(problem.task)
     known = {}
 
     def run(rtol):
         if rtol not in known:
             known.clear()
-            known[rtol] = pieces(rtol)[1]
-        launched = [compiled(np.inf, launch, *inputs) for inputs in known[rtol]]
-        finals = jax.block_until_ready(launched)
-        return finals, problem
+            known[rtol] = Run(problem_of(case, solver, count, rtol), jax.devices()[0])
+        known[rtol].solve()
+        return known[rtol], None
 
     return run
 
 
 def unpack(result):
     """Means and the number of steps, as NumPy arrays (outside what is timed)."""
-    finals, problem = result
-    if not isinstance(problem, Problem):
-        return np.asarray(finals), int(problem)
-    counts, marginals = (
-        np.concatenate(list(map(np.asarray, x))) for x in zip(*finals, strict=True)
-    )
-    done = problem.results(counts, marginals)
-    return done.mean[:, 0], int(done.steps.sum())
+    found, steps = result
+    if not isinstance(found, Run):
+        return np.asarray(found), int(steps)
+    count, d = found.problem.members, found.problem.sizes.d
+    ends = [np.empty((count, 1, d)) for _ in range(2)]
+    results = Results(ends[0], ends[1], None, np.empty((NOTES, count)))
+    found.fetch(results)
+    return results.mean[:, 0], int(results.notes[1].sum())
 
 
 def diffrax_engine(case, name, count):
@@ -332,6 +322,7 @@ def main():
     parser.add_argument("--members", type=int, nargs="+", default=[4096])
     parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
     parser.add_argument("--points", type=int, nargs="+", help="save points: time series instead")
+    parser.add_argument("--solvers", nargs="+", help="of time series, such as 'EK0(3)' Tsit5")
     parser.add_argument("--steps", action="store_true", help="what a step of a member costs")
     parser.add_argument("--whole", action="store_true", help="from NumPy to NumPy, with a GPU")
     parser.add_argument("--fewer", action="store_true", help="every second tolerance, one run each")
@@ -348,7 +339,7 @@ def main():
             case = CASES[name]
             for count in options.members if options.points else ():
                 for points in options.points:
-                    rows = measure_series(name, case, count, points)
+                    rows = measure_series(name, case, count, points, options.solvers)
                     collected[f"{name} {count} x {points}"] = rows
                     table(
                         f"{name}, {points} points", count, case, [(*r[:4], 0, r[4]) for r in rows]

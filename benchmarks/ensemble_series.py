@@ -158,7 +158,7 @@ def share_calibrated(found, reference):
     return float(np.mean((chi2 > 1 / 3) & (chi2 < 3)))
 
 
-def measure_series(name, case, count, points):
+def measure_series(name, case, count, points, solvers=None):
     """Rows ``(label, rtol, error, seconds, failed, chi2)``, printed as they come."""
     times = np.linspace(0.0, case.t1, points)
     reference = reference_of(name, case, count, times)
@@ -177,7 +177,10 @@ def measure_series(name, case, count, points):
             flush=True,
         )
 
-    for solver, tolerances in OURS[name]:
+    def wanted(solvers_of):
+        return [x for x in solvers_of if solvers is None or getattr(x[0], "name", x[0]) in solvers]
+
+    for solver, tolerances in wanted(OURS[name]):
         for mode in MODES:
             run = our_series(case, solver, count, times, mode)
             for rtol in tolerances:
@@ -185,7 +188,7 @@ def measure_series(name, case, count, points):
                 chi2 = None if "model" in mode else share_calibrated(found, reference)
                 label = f"probode {solver.name}, {mode}"
                 add(label, rtol, first, spent, passed, found.mean, chi2, f" ({found.engine})")
-    for solver, tolerances in THEIRS[name]:
+    for solver, tolerances in wanted(THEIRS[name]):
         run = diffrax_series(case, solver, count, times)
         for rtol in tolerances:
             first, spent, passed, means = timed_both(run, rtol)

@@ -212,6 +212,11 @@ class Run:
             marks.append(stream.mark())
         return marks, memory
 
+    def fetch(self, found: Results) -> None:
+        """Copy what was solved to arrays of NumPy's."""
+        with self.card.stream() as stream:
+            self._fetch_all(found, [self.problem.members], [stream.mark()])
+
     def _fetch_all(self, found: Results, ends: list[int], marks: list[Any]) -> None:
         """Copy the members up to each of ``ends`` to arrays, once the card has come so far.
 
