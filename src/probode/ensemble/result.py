@@ -153,8 +153,12 @@ class Ensemble(Views):
 
     @property
     def status(self) -> np.ndarray:
-        """How each member ended: codes of :class:`probode.Status`."""
-        return self._counts("status")
+        """How each member ended: codes of :class:`probode.Status`.
+
+        What a store lacks, because the run was interrupted, a further run adds.
+        """
+        codes = self._counts("status")
+        return np.where(codes == Status.RUNNING.value, Status.INTERRUPTED.value, codes)
 
     @property
     def success(self) -> np.ndarray:
