@@ -295,7 +295,16 @@ def _spread(found: LaneResults, fits: np.ndarray, status: np.ndarray) -> LaneRes
 
 def places(devices: Any = None) -> list[Any]:
     """The JAX devices to solve on, a chunk at a time each: by default all of this process."""
-    chosen = list(jax.local_devices() if devices is None else devices)
+    try:
+        chosen = list(jax.local_devices() if devices is None else devices)
+    except TypeError:
+        chosen = [devices]
+    wrong = [one for one in chosen if not hasattr(one, "platform")]
+    if wrong:
+        raise TypeError(
+            "devices must be devices of JAX such as jax.devices() or jax.devices('cpu'), got "
+            f"{devices!r}."
+        )
     if not chosen:
         raise ValueError("devices must name at least one device, got none.")
     return chosen
