@@ -15,11 +15,13 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from probode.base.precision import double_precision
 from probode.base.said import first_time
 from probode.base.status import Status
 from probode.engines import lanes
 from probode.engines.fallback import guarded_jacobian, logger, may_lack_derivatives
 from probode.engines.lanes.records import LaneResults, Members
+from probode.engines.native.tape import why_not_listed
 from probode.ensemble import one_by_one
 from probode.ensemble.function import bind_member
 from probode.ensemble.one_by_one import blank_results, solve_one_by_one
@@ -200,7 +202,12 @@ def _kernels_lack(
     members: Members, settings: Settings, field: Field, device: Any, count: int | None = None
 ) -> str | None:
     """What keeps the kernels from solving each member, in words; ``None``: nothing."""
-    return one_by_one.lacks(members, settings, field, count or members.count, _card(device))
+    lacking = one_by_one.lacks(members, settings, field, count or members.count, _card(device))
+    if lacking is None or "list of the operations" not in lacking:
+        return lacking
+    with double_precision():
+        why = why_not_listed(settings.solver.method(field.d).jacobian, field)
+    return lacking if why is None else f"{lacking} ({why})"
 
 
 def _card(device: Any) -> Any:
