@@ -237,6 +237,8 @@ def test_numpy_functions_and_shared_arrays_work():
         ({"engine": "lane"}, ValueError, "Did you mean 'lanes'"),
         ({"engine": "lanes"}, ValueError, "cannot solve this ensemble"),
         ({"calibration": "defekt"}, ValueError, "defect"),
+        ({"fun": lambda t, y, a, b: None}, TypeError, "fun returned None"),
+        ({"fun": lambda t, y, a, b: 1j * y}, TypeError, "fun must return real numbers"),
         ({"fun": lambda t, y, a, b: y if float(y[0]) > 0 else -y}, TypeError, "cannot be traced"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
