@@ -212,6 +212,7 @@ def test_a_function_that_switches_starts_anew_there():
     """Each member then is a solve of its own: exact to tolerance across the switch."""
     rates = np.array([0.5, 1.0])
     found = solve_ensemble(switched, (0.0, 1.0), [1.0], (rates,), solver=EK0(3), rtol=1e-6)
+    assert "one after the other" in found.engine_reason
     assert found.engine == "kernels"
     np.testing.assert_allclose(found.mean[:, 0, 0], 1.0, rtol=1e-6)
 

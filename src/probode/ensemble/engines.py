@@ -31,6 +31,7 @@ from probode.ensemble.vmapped import solve_vmapped
 from probode.filter.start import RungeKuttaStart
 from probode.model.equation import FirstOrder
 from probode.programs.field import Field
+from probode.programs.program import timing
 
 ENGINES = ("auto", "lanes", "kernels", "vmapped")
 
@@ -186,6 +187,8 @@ def choose(
         return Choice("vmapped", f"the kernels lack {lacking}{suited}")
     if _card(device) is not None:
         return Choice("kernels", "members side by side, a thread of the card for each")
+    if timing(field.program).switches:
+        return Choice("kernels", "members one after the other: steps end where f switches in time")
     return Choice("kernels", "members side by side in vectors, nothing to compile")
 
 
