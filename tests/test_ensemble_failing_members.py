@@ -153,10 +153,20 @@ def saved(save_at, t_span=(0.0, 1.0), **options):
 @pytest.mark.parametrize(
     ("save_at", "t_span", "words"),
     [
-        ([0.5, 0.2], (0.0, 1.0), "strictly monotone"),
+        (
+            [0.5, 0.2],
+            (0.0, 1.0),
+            r"strictly monotone.*save_at\[1\] = 0.2 comes after .* numpy.unique",
+        ),
         ([0.2, 0.2], (0.0, 1.0), "strictly monotone"),
         ([0.2, 0.5], (1.0, 0.0), "strictly monotone"),
-        ([0.5, 1.1], (0.0, 1.0), "between t0 and t1"),
+        ([0.5, 1.1], (0.0, 1.0), r"between t0 and t1: save_at\[1\] = 1.1"),
+        ([0.5, 1.0 + 1e-12], (0.0, 1.0), r"save_at\[1\] = 1.000000000001 is"),
+        (
+            np.linspace(-1.0, 1.0, 1001),
+            (0.0, 1.0),
+            r"save_at\[0\] = -1 is .* and so are 499 others",
+        ),
         ([-0.1, 0.5], (0.0, 1.0), "between t0 and t1"),
         ([[0.1, 0.2], [0.3, 0.3]], (0.0, 1.0), "strictly monotone.*of member 1"),
         ([[0.1, 0.2], [0.3, 2.0]], (0.0, 1.0), "between t0 and t1.*of member 1"),

@@ -108,6 +108,16 @@ def test_a_store_holds_the_same(plain, tmp_path):
     np.testing.assert_array_equal(found.to_xarray()["y_std"], plain.std)
 
 
+def test_save_points_of_each_member_are_in_the_store(tmp_path):
+    """As in ``to_xarray``; without them nobody could say when a stored value is."""
+    times = np.sort(np.random.default_rng(1).uniform(0.1, 1.0, (500, 3)), axis=1)
+    found = solve(RATES[:500], save_at=Sweep(times, "rate"), store=tmp_path / "out.zarr")
+    stored = zarr.open_group(str(tmp_path / "out.zarr"), mode="r")["t"]
+    np.testing.assert_array_equal(stored[...], times)
+    assert tuple(stored.metadata.dimension_names) == ("member", "time")
+    np.testing.assert_array_equal(found.t, times)
+
+
 def test_a_store_of_older_versions_is_read_and_continued(plain, tmp_path, monkeypatch):
     """They call the variables mean, std, cov, and are compressed by Zarr's default."""
     create = zarr.Group.create_array
@@ -212,7 +222,8 @@ def test_the_store_says_what_is_missing(tmp_path, monkeypatch, ctrl_c):
     with monkeypatch.context() as patch:
         patch.setattr(chunks, "solve_members", interrupted)
         found = solve(store=tmp_path / "out.zarr")
-    assert 0 < np.sum(found.status == Status.RUNNING) < 1000
+    assert 0 < np.sum(found.status == Status.INTERRUPTED) < 1000
+    assert set(found.status) == {Status.SUCCESS, Status.INTERRUPTED}
     assert solve(store=tmp_path / "out.zarr").success.all()
 
 

@@ -116,8 +116,18 @@ def test_samples_are_taken_as_draws():
         (Normal([1.0, 2.0], 1.0), {"cubature": 4}, "degree"),
         (Normal([1.0, 2.0], 1.0), {"draws": 1}, "at least 2"),
         (Normal(np.ones(5), 1.0), {"cubature": 5}, "cubature=3"),
+        (Normal([1.0, np.nan], 1.0), {}, "must be finite"),
+        (Normal([1.0, 2.0], 1.0), {"draws": 2.5}, "draws must be a whole number"),
+        (Normal([1.0, 2.0], 1.0), {"seed": "a"}, "seed must be a whole number"),
+        ([1.0, stats.lognorm], {}, r"scipy.stats.lognorm\(...\)"),
     ],
 )
 def test_bad_distributions_are_explained(y0, options, words):
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises((ValueError, TypeError), match=words):
         solve(y0, 1.0, **options)
+
+
+def test_a_negative_standard_deviation_is_refused():
+    """It was squared."""
+    with pytest.raises(ValueError, match="std must not be negative"):
+        Normal(1.0, std=-0.5)

@@ -17,7 +17,7 @@ from probode.engines.native import library
 from probode.engines.native.code import LANE, OPERATIONS
 from probode.engines.native.layout import pack
 from probode.engines.native.lists import lists_of
-from probode.engines.native.tape import evaluate, tape_of
+from probode.engines.native.tape import evaluate, tape_of, why_not_listed
 from probode.filter import loop
 from probode.programs.field import bind
 
@@ -198,7 +198,18 @@ def test_the_power_of_a_half_is_that_of_jax(exponent):
     assert "pow" not in [name for name, *_ in sections(tape(lambda t, y: y**exponent, y).code)]
 
 
+SINGLE = jnp.array([0.1, -2.3, 0.7], np.float32)
+"""As JAX makes arrays, unless it is told otherwise."""
+
 FIELDS = {
+    "an array of single precision": (
+        lambda t, y: jnp.where(y > 0.0, -SINGLE, jnp.maximum(SINGLE, 0.1)) * y * abs(SINGLE),
+        (),
+    ),
+    "a matrix of single precision": (lambda t, y: jnp.stack([SINGLE, -SINGLE, SINGLE]) @ y, ()),
+    "whole powers that are data": (lambda t, y, n: y**n, (np.array([2, 3, 1]),)),
+    "added in a place": (lambda t, y: jnp.sin(y).at[1].add(y[0]).at[-1].add(t).at[5].add(1.0), ()),
+    "added to rows": (lambda t, y: jnp.outer(y, y).at[1:, 2].add(y[:2]).sum(axis=1), ()),
     "time and parameters": (lambda t, y, a, n: a * y * jnp.sin(t) + n, (np.array([1.0, 2, 3]), 2)),
     "a matrix": (lambda t, y, a: a @ y - y**3, (np.arange(9.0).reshape(3, 3),)),
     "a choice": (lambda t, y: lax.cond(y[0] > 0.1, jnp.sin, jnp.cos, y), ()),
@@ -308,6 +319,20 @@ def test_jacobians_of_transforms_are_those_of_jax(name):
 )
 def test_what_has_no_list_is_left_to_jax(field):
     assert tape(field, jacobian="none") is None
+    assert why_not_listed("none", traced(field))
+
+
+def test_an_ensemble_says_which_operation_is_not_listed():
+    found = solve_ensemble(
+        lambda t, y, a: -a * jnp.exp(lax.lgamma(1.0 + y)),
+        (0.0, 0.1),
+        [1.0],
+        (np.array([1.0, 2.0]),),
+        solver=EK0(1),
+        rtol=1e-2,
+    )
+    assert found.engine == "vmapped"
+    assert "'lgamma'" in found.engine_reason
 
 
 def test_members_with_transforms_are_those_of_solves_alone():

@@ -125,6 +125,20 @@ def test_an_exception_at_the_start_comes_through() -> None:
         make_traceable(fun, (0, 1), [1.0], ())
 
 
+def test_a_function_that_speaks_jax_by_its_arrays_alone_is_traced() -> None:
+    """``y.at[...]`` is all that shows it: arrays of NumPy's have no such thing."""
+
+    def moved(y):
+        return y.at[0].set(y[1])
+
+    for fun in (lambda t, y: y.at[0].set(2.0), lambda t, y: -moved(2.0 * y)):
+        found = make_traceable(fun, (0, 1), [1.0, 3.0], ())
+        assert found is not None
+        assert found.path == "jax"
+    with pytest.raises(AttributeError, match="no attribute 'at'"):
+        make_traceable(lambda t, y: np.linalg.norm(y).at, (0, 1), [1.0, 3.0], ())
+
+
 def test_a_bad_index_comes_through() -> None:
     with pytest.raises(IndexError):
         make_traceable(lambda t, y: [y[0], y[5]], (0, 1), [1.0, 2.0], ())

@@ -37,6 +37,8 @@ def in_notebook() -> bool:
 
 def wanted(show: bool | str) -> bool:
     """Whether to show a bar: ``True``, where somebody looks; ``"always"``, everywhere."""
+    if isinstance(show, str) and show != "always":
+        raise ValueError(f"progress must be True, False or 'always', got {show!r}.")
     return bool(show) and (show is not True or somebody_looks(sys.stderr) or in_notebook())
 
 

@@ -15,12 +15,14 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from probode.base.precision import double_precision
 from probode.base.said import first_time
 from probode.base.status import Status
 from probode.base.turns import in_turns
 from probode.engines import lanes
 from probode.engines.fallback import guarded_jacobian, logger, may_lack_derivatives
 from probode.engines.lanes.records import LaneResults, Members
+from probode.engines.native.tape import why_not_listed
 from probode.ensemble import one_by_one
 from probode.ensemble.function import bind_member
 from probode.ensemble.one_by_one import blank_results, solve_one_by_one
@@ -30,6 +32,7 @@ from probode.ensemble.vmapped import solve_vmapped
 from probode.filter.start import RungeKuttaStart
 from probode.model.equation import FirstOrder
 from probode.programs.field import Field
+from probode.programs.program import timing
 
 ENGINES = ("auto", "lanes", "kernels", "vmapped")
 
@@ -193,6 +196,8 @@ def choose(
         return Choice("vmapped", f"the kernels lack {lacking}{suited}")
     if _card(device) is not None:
         return Choice("kernels", "members side by side, a thread of the card for each")
+    if timing(field.program).switches:
+        return Choice("kernels", "members one after the other: steps end where f switches in time")
     return Choice("kernels", "members side by side in vectors, nothing to compile")
 
 
@@ -209,7 +214,12 @@ def _kernels_lack(
     members: Members, settings: Settings, field: Field, device: Any, count: int | None = None
 ) -> str | None:
     """What keeps the kernels from solving each member, in words; ``None``: nothing."""
-    return one_by_one.lacks(members, settings, field, count or members.count, _card(device))
+    lacking = one_by_one.lacks(members, settings, field, count or members.count, _card(device))
+    if lacking is None or "list of the operations" not in lacking:
+        return lacking
+    with double_precision():
+        why = why_not_listed(settings.solver.method(field.d).jacobian, field)
+    return lacking if why is None else f"{lacking} ({why})"
 
 
 def _card(device: Any) -> Any:
@@ -304,7 +314,16 @@ def _spread(found: LaneResults, fits: np.ndarray, status: np.ndarray) -> LaneRes
 
 def places(devices: Any = None) -> list[Any]:
     """The JAX devices to solve on, a chunk at a time each: by default all of this process."""
-    chosen = list(jax.local_devices() if devices is None else devices)
+    try:
+        chosen = list(jax.local_devices() if devices is None else devices)
+    except TypeError:
+        chosen = [devices]
+    wrong = [one for one in chosen if not hasattr(one, "platform")]
+    if wrong:
+        raise TypeError(
+            "devices must be devices of JAX such as jax.devices() or jax.devices('cpu'), got "
+            f"{devices!r}."
+        )
     if not chosen:
         raise ValueError("devices must name at least one device, got none.")
     return chosen

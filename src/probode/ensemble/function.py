@@ -13,10 +13,11 @@ from probode.base.said import name_of
 from probode.engines.lanes.records import Members
 from probode.ensemble.problem import member, usable
 from probode.ensemble.settings import Settings
-from probode.programs.field import Field, bind
+from probode.programs.field import Field, bind, check_returned
 from probode.programs.memory import KNOWN, key_for
 from probode.programs.stored import StoredFunction, stored
 from probode.programs.tracing import Traceable, make_traceable
+from probode.programs.tracing.alone import quiet
 
 
 def bind_member(
@@ -55,6 +56,7 @@ def traceable(fun: Callable[..., Any], members: Members) -> Callable[..., Any]:
         key and key.exact, lambda: make_traceable(of_state(fun, reads), span, y0, args)
     )
     if found is None:
+        _check_returned(of_state(fun, reads), span[0], y0, args, reads)
         raise TypeError(
             f"{name_of(fun)} cannot be traced by JAX, which an ensemble needs: replace branches on "
             "values (if, max, min, float) by numpy.where, numpy.maximum and the like, and leave "
@@ -62,6 +64,13 @@ def traceable(fun: Callable[..., Any], members: Members) -> Callable[..., Any]:
             "probode.solve_ivp takes any function, one member at a time."
         )
     return of_parts(found.function, reads)
+
+
+def _check_returned(fun: Any, t: Any, y0: Any, args: Any, reads: int) -> None:
+    """Raise if what a function returns is the reason why it cannot be traced."""
+    with quiet(), double_precision():
+        value = fun(t, np.array(y0, float), *args)
+        check_returned(value, "fun", y0.shape if reads == 1 else y0.shape[1:])
 
 
 def of_state(fun: Callable[..., Any], reads: int) -> Callable[..., Any]:

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from probode.engines.lanes.records import COUNTS
+
 MEMBER = "member"
 """The dimension of plain arrays."""
 
@@ -24,6 +26,9 @@ CORE_DIMS = ("state", "time")
 
 RESERVED = ("time", "state", "state2")
 """Dimensions of the result."""
+
+VARIABLES = ("y", "y_std", "y_cov", "status", *COUNTS, "signs", "trusted")
+"""Variables of the result as a Dataset and in a store."""
 
 
 @dataclass(frozen=True)
@@ -223,9 +228,10 @@ class Axes:
                 "there is a parameter of its own), or use probode.solve for a single problem."
             )
         for dim, owners in sizes.items():
-            if dim in RESERVED:
+            if dim in (*RESERVED, *VARIABLES):
+                kind = "dimension" if dim in RESERVED else "variable"
                 raise ValueError(
-                    f"{next(iter(owners))} varies along {dim!r}, which is a dimension of the "
+                    f"{next(iter(owners))} varies along {dim!r}, which is a {kind} of the "
                     "result: give it another name."
                 )
             _check_sizes(dim, owners)

@@ -392,16 +392,33 @@ def _check_times(family: Family) -> None:
         high = np.maximum(members.t0, members.t1)[:, None]
         direction = np.where(members.t1 < members.t0, -1.0, 1.0)[:, None]
         known = np.isfinite(low + high)[:, 0] & np.isfinite(members.times).all(axis=1)
-        outside = ((members.times < low) | (members.times > high)).any(axis=1) & known
-        disordered = (np.diff(members.times, axis=1) * direction <= 0).any(axis=1) & known
-        for wrong, words in (
-            (outside, "lie between t0 and t1"),
-            (disordered, "be strictly monotone in the direction from t0 to t1"),
-        ):
+        outside = ((members.times < low) | (members.times > high)) & known[:, None]
+        disordered = (np.diff(members.times, axis=1) * direction <= 0) & known[:, None]
+        for wrong, words in ((outside, _outside), (disordered, _disordered)):
             if wrong.any():
-                i = int(np.argmax(wrong))
+                i, k = (int(x) for x in np.argwhere(wrong)[0])
                 where = f" of member {which[i]}" if varying else ""
-                raise ValueError(
-                    f"save_at must {words}: for t_span = ({members.t0[i]:g}, {members.t1[i]:g})"
-                    f"{where} it is {members.times[i]}."
-                )
+                span = f"t_span = ({_exact(members.t0[i])}, {_exact(members.t1[i])}){where}"
+                raise ValueError(words(span, members.times[i], k, int(wrong[i].sum())))
+
+
+def _exact(t: Any) -> str:
+    """A time with all its digits: a save point may miss the end by the last of them."""
+    return repr(float(t)).removesuffix(".0")
+
+
+def _outside(span: str, times: np.ndarray, k: int, count: int) -> str:
+    more = "" if count == 1 else f" and so are {count - 1} others"
+    return (
+        f"save_at must lie between t0 and t1: save_at[{k}] = {_exact(times[k])} is outside of "
+        f"{span}{more}. Leave such times out, or change t_span."
+    )
+
+
+def _disordered(span: str, times: np.ndarray, k: int, count: int) -> str:
+    return (
+        "save_at must be strictly monotone in the direction from t0 to t1: save_at"
+        f"[{k + 1}] = {_exact(times[k + 1])} comes after save_at[{k}] = {_exact(times[k])}, for "
+        f"{span}. numpy.unique(save_at) is sorted and has no time twice; backwards in time it "
+        "takes [::-1]."
+    )

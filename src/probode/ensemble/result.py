@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from probode.base.errors import whole_number
 from probode.base.record import unchecked
 from probode.base.status import Status
 from probode.ensemble.constraint import portable_invariants, traced_invariants
@@ -153,8 +154,12 @@ class Ensemble(Views):
 
     @property
     def status(self) -> np.ndarray:
-        """How each member ended: codes of :class:`probode.Status`."""
-        return self._counts("status")
+        """How each member ended: codes of :class:`probode.Status`.
+
+        What a store lacks, because the run was interrupted, a further run adds.
+        """
+        codes = self._counts("status")
+        return np.where(codes == Status.RUNNING.value, Status.INTERRUPTED.value, codes)
 
     @property
     def success(self) -> np.ndarray:
@@ -322,20 +327,20 @@ class Ensemble(Views):
             raise ValueError(
                 "joint samples need the smoother: this ensemble was solved with smooth=False."
             )
-        family = self.family
+        family, n = self.family, whole_number("n", n, 1)
         d = int(np.prod(family.shape, dtype=int))
-        at_once = max(1, _SAMPLED_BYTES // (8 * int(n) * family.times * d))
+        at_once = max(1, _SAMPLED_BYTES // (8 * n * family.times * d))
         drawn = []
         for start in range(0, self.size, at_once):
             which = np.arange(start, min(start + at_once, self.size))
             members = family.members(which)
             field = traceable(self.fun, members)
             _, paths = solve_vmapped(
-                field, members, self.settings, samples=int(n), seed=seed, numbers=which
+                field, members, self.settings, samples=n, seed=seed, numbers=which
             )
             assert paths is not None
             drawn.append(paths)
-        return np.concatenate(drawn).reshape(*self.shape, int(n), family.times, *family.shape)
+        return np.concatenate(drawn).reshape(*self.shape, n, family.times, *family.shape)
 
     def moments(self, over: str | tuple[str, ...] | None = None) -> Moments:
         """Mean and variance over uncertain inputs, and where the variance comes from.

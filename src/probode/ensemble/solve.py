@@ -298,6 +298,14 @@ def read_settings(
     )
 
 
+def check_memory_given(memory: Any) -> None:
+    """Raise unless it is a number of bytes."""
+    if not isinstance(memory, int | float | np.integer | np.floating):
+        raise TypeError(f"memory must be a number of bytes such as 2**30, got {memory!r}.")
+    if not memory > 0:
+        raise ValueError(f"memory must be a positive number of bytes, got {memory!r}.")
+
+
 def run(
     fun: Callable[..., Any],
     family: Family,
@@ -312,8 +320,7 @@ def run(
     reductions: dict[str, Reduction] | None = None,
 ) -> Any:
     """Solve a family of problems: an :class:`Ensemble`, or a :class:`Reduced` of it."""
-    if not memory > 0:
-        raise ValueError(f"memory must be a positive number of bytes, got {memory!r}.")
+    check_memory_given(memory)
     if client is not None:
         check_client(client)
     if store is not None:

@@ -30,6 +30,9 @@ from probode.posterior.export import DATASET_NAMES, library, library_version
 
 FORMAT = "probode ensemble"
 
+_TIMES = "t"
+"""Save points, where they differ between members: as in ``Ensemble.to_xarray``."""
+
 _LARGEST_PIECE = 2**29
 """Bytes; compressors take less than 2**31."""
 
@@ -91,6 +94,8 @@ class Store(Mapping[str, Any]):
 def check_writable(path: str | os.PathLike[str]) -> None:
     """Raise before anything is computed if the store could not be written or is something else."""
     library("zarr", "ensemble")
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"store must be the path of a folder, got {path!r}.")
     place = Path(path)
     if place.exists() and not (place / "zarr.json").is_file():
         raise FileExistsError(f"store {str(place)!r} exists and is not a Zarr group.")
@@ -168,6 +173,17 @@ def _create(
     if not family.save_at.dims:
         times = family.members(np.zeros(1, int)).times[0]
         group.create_array("time", data=np.array(times), dimension_names=("time",))
+    else:
+        own = group.create_array(
+            _TIMES,
+            shape=(count, family.times),
+            chunks=(chunk, family.times),
+            dtype=np.float64,
+            compressors="auto" if largest > _LARGEST_PIECE else shuffled,
+            dimension_names=(MEMBER, "time"),
+        )
+        for start, stop in chunks_of(count, chunk):
+            own[start:stop] = family.members(slice(start, stop)).times
     index = family.axes.index(np.arange(count))
     numbers = {dim: x for dim, x in family.axes.coords.items() if x.dtype.kind in "biuf"}
     for dim, labels in numbers.items():

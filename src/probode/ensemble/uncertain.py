@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from probode.base.errors import whole_number
 from probode.base.later import special
 from probode.ensemble.inputs import Sweep
 from probode.ensemble.moments import DRAW
@@ -89,7 +90,14 @@ def _read(distribution: Any) -> Uncertain:
     if isinstance(distribution, Normal):
         return _gaussian(distribution.mean, distribution.cov)
     if hasattr(distribution, "ppf"):
-        shape = np.shape(distribution.mean())
+        try:
+            shape = np.shape(distribution.mean())
+        except TypeError as error:
+            name = getattr(distribution, "name", "norm")
+            raise TypeError(
+                f"a distribution of SciPy's needs its parameters, as in scipy.stats.{name}(...), "
+                f"got one without: {error}"
+            ) from None
 
         def quantiles(z: np.ndarray) -> np.ndarray:
             return distribution.ppf(special.ndtr(z.reshape(len(z), *shape)))
@@ -106,6 +114,8 @@ def _read(distribution: Any) -> Uncertain:
 def _gaussian(mean: Any, cov: Any) -> Uncertain:
     centre, spread = np.asarray(mean, float), np.asarray(cov, float)
     d = centre.size
+    if not (np.all(np.isfinite(centre)) and np.all(np.isfinite(spread))):
+        raise ValueError(f"Normal: mean and cov must be finite, got {mean!r} and {cov!r}.")
     if spread.shape in ((), centre.shape):
         spread = np.diag(np.broadcast_to(spread, centre.shape).ravel())
     if spread.shape != (d, d) or not np.allclose(spread, spread.T):
@@ -129,9 +139,12 @@ def _points(
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Points and weights for ``n`` standard normals."""
     if cubature is None:
-        if draws < 2:
-            raise ValueError(f"draws must be at least 2, got {draws!r}.")
-        return np.random.default_rng(seed).standard_normal((draws, n)), None
+        draws = whole_number("draws", draws, 2)
+        try:
+            generator = np.random.default_rng(seed)
+        except (TypeError, ValueError):
+            raise TypeError(f"seed must be a whole number, got {seed!r}.") from None
+        return generator.standard_normal((draws, n)), None
     if cubature not in CUBATURES:
         raise ValueError(
             f"cubature must be the degree of the rule, one of {CUBATURES}, or None for random "

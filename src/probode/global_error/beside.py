@@ -216,11 +216,11 @@ class Tracker:
 
         def scaled(error: Array, std: Array, square: Array, *of: Array) -> scales.Scales:
             if reached >= _ENOUGH:
-                around = scales.around_saved(xp, error, std, mine.corrected.shape[0])
+                c, local, near = scales.around_saved(xp, error, std, mine.corrected.shape[0])
             else:
-                around = misfits, scales.around_end(xp, std, misfits, square)
+                c, local, near = misfits, scales.around_end(xp, std, misfits, square), None
             values, doubt = scales.Values(*of), self.scheme.doubt
-            return scales.combine(xp, error, std, *around, values, doubt, several)
+            return scales.combine(xp, error, std, c, local, values, doubt, several, near)
 
         rows = error, std, mine.squares[:reached], mean, extent
         found = scales.by_parts(scaled, self.equation.order, *rows)

@@ -20,6 +20,10 @@ can be small in places where the error is not. Where ``Σ_i = 0``, component ``i
 The result is a factor ``s_i/sqrt(Σ_i)`` for the model's standard deviations and, where these are
 zero, a standard deviation ``s_i`` of its own.
 
+At save points there are no others between them, and ``c`` of a single component is next to nothing
+where its estimate passes through zero, however wrong that is by then: ``c* = c/2 + min(c̄, 4 c₁)/2``
+with ``c₁``, the mean of ``c`` over ± 1 save points.
+
 Nothing is squared but ratios: all of it is done with roots (``sqrt(M)``, ``sqrt(L)``), whose sums
 of squares are taken by ``hypot`` or in units of the largest, so that values up to the largest
 numbers have error bars.
@@ -116,8 +120,11 @@ def combine(
     values: Values,
     doubt: float,
     several: bool = False,
+    near: Any = None,
 ) -> Scales:
     """``s`` from the estimate, the two local means ``c̄`` and ``sqrt(L)``, and ``u``.
+
+    ``near`` is ``c₁``, of save points.
 
     No value is known better than its own rounding: ``s >= ε |y|``, except where it is exact. Where
     there is no estimate (it was lost on the way), ``s`` is as wide as the solution varies. Of
@@ -125,12 +132,13 @@ def combine(
     """
     c = misfit(xp, error, std)
     c = _together(xp, c, misfit_mean) if several else c
-    return _scaled(xp, error, std, _blended(xp, c, misfit_mean), local, values, doubt)
+    blended = _blended(xp, c, misfit_mean, c if near is None else near)
+    return _scaled(xp, error, std, blended, local, values, doubt)
 
 
-def _blended(xp: Any, c: Any, mean: Any) -> Any:
+def _blended(xp: Any, c: Any, mean: Any, near: Any) -> Any:
     """``c*``."""
-    return c / 2 + xp.minimum(mean, 4 * c) / 2
+    return c / 2 + xp.minimum(mean, 4 * near) / 2
 
 
 def _scaled(
@@ -185,8 +193,10 @@ def _error_around(xp: Any, error: Any) -> Any:
     return window_root_mean_square(xp, error, max(1, int(0.1 * len(error))))
 
 
-def around_saved(xp: Any, error: Any, std: Any, count: int) -> tuple[Any, Any]:
+def around_saved(xp: Any, error: Any, std: Any, count: int) -> tuple[Any, Any, Any]:
     """The same at save points, of which ``count`` were asked for, from those with an estimate.
+
+    And ``c₁``.
 
     The errors of the filter at the steps between are others: smoothed means are off by less.
     """
@@ -200,7 +210,8 @@ def around_saved(xp: Any, error: Any, std: Any, count: int) -> tuple[Any, Any]:
     c = xp.where(known, misfit(xp, e, std), 0.0)
     local = window_root_mean_square(xp, e, near) / xp.sqrt(part(near))[..., None]
     exact = (error == 0.0) & ~(std > _TINY)
-    return window_mean(xp, c, far) / part(far), xp.where(exact, 0.0, local)
+    misfits = (window_mean(xp, c, half) / part(half) for half in (far, 1))
+    return next(misfits), xp.where(exact, 0.0, local), next(misfits)
 
 
 def around_end(xp: Any, std: Any, misfit_mean: Any, local: Any) -> Any:
@@ -236,7 +247,8 @@ def of_nodes(
     c = in_blocks(xp, 0, lambda e, v: misfit(xp, e, v), e, v)
     misfit_mean = _misfit_around(xp, c)
     c = xp.where(finite[..., 0], c, xp.nan)
-    blended = _blended(xp, _together(xp, c, misfit_mean) if several else c, misfit_mean)
+    c = _together(xp, c, misfit_mean) if several else c
+    blended = _blended(xp, c, misfit_mean, c)
 
     def scaled(e: Any, v: Any, mean: Any) -> Scales:
         across = by_component(xp, mean)

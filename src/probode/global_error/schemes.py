@@ -30,7 +30,8 @@ def scheme_for(method: Method, smoothed: bool, mode: str, has_jacobian: bool = T
 
     ``"defect"``: Radau IIA with four stages and a correction (8 ``f`` and a Jacobian a step), or
     two sweeps of Gauss with three stages (6 ``f``; with four stages beside a filter of order 5 or
-    more). ``"defect-fast"``: three stages, linearised or one sweep (3 ``f``).
+    more, or 4 with two evaluations). ``"defect-fast"``: three stages, linearised or one sweep
+    (3 ``f``).
     """
     check_choice("mode", mode, MODES)
     equation = method.equation
@@ -47,7 +48,7 @@ def _explicit(method: Method, smoothed: bool, fast: bool, has_jacobian: bool) ->
     """Along the equation as a system of first order, of which the solver has so high an order."""
     equation, follows = method.equation, method.follows if has_jacobian else "none"
     order = equation.lowered(method.prior.order)
-    return _scheme(order, follows, smoothed, fast, equation.order)
+    return _scheme(order, method.evaluations, follows, smoothed, fast, equation.order)
 
 
 def _implicit(method: Method, smoothed: bool, fast: bool, has_jacobian: bool) -> Scheme:
@@ -65,7 +66,9 @@ KINDS: dict[str, Callable[[Method, bool, bool, bool], Scheme]] = {
 
 
 @lru_cache(maxsize=64)
-def _scheme(order: int, jacobian: str, smoothed: bool, fast: bool, derivatives: int) -> Scheme:
+def _scheme(
+    order: int, evaluations: int, jacobian: str, smoothed: bool, fast: bool, derivatives: int
+) -> Scheme:
     k = contact(order, smoothed)
     if jacobian == "full":
         return Newton(Collocation("radau", 3 if fast else 4), k, 0 if fast else 1)
@@ -76,8 +79,10 @@ def _scheme(order: int, jacobian: str, smoothed: bool, fast: bool, derivatives: 
     # kernels, which do not know how, do well with those of a smoother.
     in_turn = 1 if smoothed else derivatives
     # Three stages have the order six, as errors of high orders have themselves, where the
-    # interpolants that they are compared with are only cubic.
-    count = 4 if not smoothed and not fast and order >= _HIGH else 3
+    # interpolants that they are compared with are only cubic. A second evaluation leaves errors of
+    # an order more.
+    high = order + evaluations - 1 >= _HIGH
+    count = 4 if not smoothed and not fast and high else 3
     return Sweeps(Collocation("gauss", count), k, 1 if fast else 2, order=in_turn)
 
 

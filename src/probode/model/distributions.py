@@ -61,6 +61,9 @@ class Normal(Distribution):
             )
         if self.std is not None:
             std = np.asarray(self.std, float) if isinstance(self.std, list | tuple) else self.std
+            known = isinstance(std, int | float | np.ndarray | np.generic)
+            if known and not np.all(np.asarray(std) >= 0.0):
+                raise ValueError(f"Normal: std must not be negative or NaN, got {self.std!r}.")
             object.__setattr__(self, "cov", std**2)
             object.__setattr__(self, "std", None)
 

@@ -296,6 +296,11 @@ def _trace(function: Callable[..., Array], t: Array, y: Array, data: list[Any]) 
         raise
 
 
+def check_returned(value: Any, who: str, shape: tuple[int, ...]) -> None:
+    """Raise if this is not what a vector field for a ``y`` of this shape returns."""
+    _real(value, who, (shape,), one_value=int(np.prod(shape)) == 1)
+
+
 def _real(
     value: Any, who: str, shapes: tuple[tuple[int, ...], ...] | None, *, one_value: bool = False
 ) -> Array:

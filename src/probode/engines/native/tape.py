@@ -113,6 +113,12 @@ def longest_excess(jacobian: str, d: int) -> float:
     return LONGEST + (LONGEST_DENSE * d**3 if jacobian == "full" else LONGEST_SIMPLE * d)
 
 
+def why_not_listed(jacobian: str, field: Field) -> str | None:
+    """What keeps the operations of ``f`` and such a Jacobian from being listed, in words."""
+    found = _attempt(*_asked(jacobian, Signature.of(field), jacobian))
+    return found if isinstance(found, str) else None
+
+
 def evaluate(jacobian: str, field: Field, t: Array, y: Array) -> tuple[Array, Array]:
     """``f`` and the kind of Jacobian a method asks for."""
     if jacobian == "full":
@@ -125,13 +131,20 @@ def evaluate(jacobian: str, field: Field, t: Array, y: Array) -> tuple[Array, Ar
 @lru_cache(maxsize=256)
 def field_tape(jacobian: str, signature: Signature, within: str) -> Tape | None:
     """The same for all vector fields of a signature."""
+    return listed(*_asked(jacobian, signature, within))
+
+
+def _asked(
+    jacobian: str, signature: Signature, within: str
+) -> tuple[Callable[[Any, Array, Array], Any], Signature, int, float, int]:
+    """What is asked of :func:`listed` for a vector field."""
 
     def program(field: Field, t: Array, y: Array) -> tuple[Array, Array]:
         return evaluate(jacobian, field, t, y)
 
     field = signature.parameters()
     reads, longest = field.reads * field.d, longest_excess(within, field.d)
-    return listed(program, signature, reads, longest, _MOST_OPERATIONS)
+    return program, signature, reads, longest, _MOST_OPERATIONS
 
 
 def listed(
@@ -146,23 +159,38 @@ def listed(
     ``None`` if they take ``longest`` nanoseconds more than XLA's code (without its transforms), if
     they are more than ``most`` (it would take long to find out), or cannot be listed.
     """
-    real = all(_is_real(dtype) for _, dtype in signature.shapes)
-    if size + sum(signature.sizes) > most or not real:
-        return None
+    found = _attempt(program, signature, size, longest, most)
+    return None if isinstance(found, str) else found
+
+
+def _attempt(
+    program: Callable[[Any, Array, Array], Any],
+    signature: Signature,
+    size: int,
+    longest: float,
+    most: int,
+) -> Tape | str:
+    """The list, or why there is none."""
+    if not all(_is_real(dtype) for _, dtype in signature.shapes):
+        return "numbers that are not real"
+    if size + sum(signature.sizes) > most:
+        return f"more than {most} numbers that it reads"
     with double_precision():
         number, state = jax.ShapeDtypeStruct((), float), jax.ShapeDtypeStruct((size,), float)
         in_arrays = trace(program, signature.parameters(), number, state)
         if work(in_arrays.jaxpr) > _LONGEST_PROGRAM:
-            return None
+            return "arrays that are large"
         inputs = _Inputs(signature, size, most)
         try:
             results = run(in_arrays.jaxpr, in_arrays.consts, inputs.values)
             outputs = [x for result in results for x in as_lanes(result).entries]
             code, constants, excess = inputs.writer.code(inputs.count, outputs)
-        except Unsupported:
-            return None
+        except Unsupported as reason:
+            return str(reason)
     transforms = sum(operation(equation) == "fft" for equation in equations(in_arrays.jaxpr))
-    return Tape(code, constants, excess) if excess <= longest + TRANSFORM * transforms else None
+    if excess > longest + TRANSFORM * transforms:
+        return "many operations, of which XLA makes faster code"
+    return Tape(code, constants, excess)
 
 
 class _Inputs:

@@ -11,7 +11,7 @@ from probode.base.jax_inside import those
 from probode.engines.native.code import OPERATIONS, Code
 from probode.engines.native.grouping import batches, groups
 from probode.programs.unroll import Symbol, Unsupported
-from probode.programs.unroll.entries import ABSENT
+from probode.programs.unroll.entries import ABSENT, NOT_ROUNDED
 
 _ONE_TO_ONE = frozenset(OPERATIONS) - {"select", "round", "round_even", "root"}
 _PLAIN = _ONE_TO_ONE - {"pow"}
@@ -22,7 +22,7 @@ _LEAVES = ("input", "constant")
 _COMPARED = those("compares") | {"select_n"}
 
 
-_FLOAT, _BOOL = np.dtype(np.float64), np.dtype(np.bool_)
+_FLOAT, _SINGLE, _BOOL = np.dtype(np.float64), np.dtype(np.float32), np.dtype(np.bool_)
 
 
 def _as_doubles(name: str, given: Sequence[Any], dtype: Any) -> bool:
@@ -31,7 +31,11 @@ def _as_doubles(name: str, given: Sequence[Any], dtype: Any) -> bool:
         whole = all(x.kind in "biu" for x in given)
         return dtype in (_FLOAT, _BOOL) or (whole and dtype.kind in "iu")
     if name in _COMPARED:
-        return all(x.kind in "biu" or x == _FLOAT for x in given)
+        return all(x.kind in "biu" or x in (_FLOAT, _SINGLE) for x in given)
+    if name == "pow" and given[1].kind in "iu":  # whole exponents of doubles
+        return dtype == given[0] == _FLOAT
+    if name in NOT_ROUNDED and dtype == _SINGLE:
+        return all(x == _SINGLE for x in given)
     return all(x in (_FLOAT, _BOOL) for x in (dtype, *given))
 
 
@@ -95,7 +99,8 @@ class Writer:
         """An operation of JAX's on numbers, known or written before, of the types ``given``."""
         doubles = dtype is _FLOAT and list(given).count(_FLOAT) == len(given)
         if not (doubles or _as_doubles(name, given, dtype) or _shifts(name, operands, dtype)):
-            raise Unsupported(f"{name!r} of {given} to {dtype}")
+            types = ", ".join(map(str, given))
+            raise Unsupported(f"{name!r} of {types}, where kernels have float64")
         values = list(map(self._value_of, operands))
         return self._number(self._written(name, values, given, dtype, params), dtype)
 

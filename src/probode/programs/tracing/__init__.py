@@ -154,7 +154,13 @@ def _climb(
             return Traceable(function, "jax", is_of_jax=True) if works else None
         if state.handles_errors:  # among them, those of JAX about our stand-ins
             return None
-    reference = Reference(fun, args, t_span, y0, extra_points)
+    try:
+        reference = Reference(fun, args, t_span, y0, extra_points)
+    except AttributeError as error:
+        if state.speaks_jax or not _asks_for_array_of_jax(error):
+            raise
+        state.speaks_jax = True
+        return _climb(fun, t_span, y0, args, state, numbers, extra_points)
     state.mark()
     state.is_used = (
         not reference.is_reproducible() or _changes(state, reference.visit) or state.wrote_anew()
@@ -167,6 +173,11 @@ def _climb(
         if _works(function, reference, t0, y0, given):
             return Traceable(function, path, is_cheap=reference.seconds < _CHEAP)
     return None
+
+
+def _asks_for_array_of_jax(error: AttributeError) -> bool:
+    """Whether it is about ``y.at[...]``: a function may speak JAX and name nothing of it."""
+    return error.name == "at" and isinstance(error.obj, np.ndarray | np.generic)
 
 
 def _changes(state: State, call: Callable[[int], Any]) -> bool:

@@ -15,9 +15,13 @@ _LONGEST_SORTED = 16
 
 
 def dot_general(equation: Any, operands: list[Value]) -> list[Value]:
-    """Products of matrices, without those with a known zero."""
+    """Products of matrices, without those with a known zero; in the type of the result."""
     (left_sum, right_sum), (left_batch, right_batch) = equation.params["dimension_numbers"]
-    left, right = map(as_lanes, operands)
+    dtype = kind(equation.outvars[0])[1]
+    left, right = (
+        Lanes(x.shape, [e.as_type(entry, dtype) for entry in x.entries])
+        for x in map(as_lanes, operands)
+    )
 
     def free(lanes: Lanes, taken: Sequence[int]) -> list[int]:
         return [i for i in range(len(lanes.shape)) if i not in taken]

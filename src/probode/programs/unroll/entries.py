@@ -24,6 +24,9 @@ Entry = Any
 _NUMBERS = frozenset((float, int, bool))
 
 
+NOT_ROUNDED = frozenset(("neg", "abs", "max", "min", "sign", "select_n", "stop_gradient"))
+"""Operations whose results are among their operands, but for a sign: the same in any precision."""
+
 ABSENT: Any = object()
 """Stands for a number that was not computed: it can be passed on, but not used."""
 
@@ -292,6 +295,15 @@ def reflect(
     matrix[pivot][column] = alpha
     for i in rows[1:]:
         matrix[i][column] = 0.0
+
+
+def as_type(x: Entry, dtype: Any) -> Entry:
+    """An entry as a number of another type."""
+    if constant(x) or x.dtype == dtype:
+        return x
+    if isinstance(x, Symbol):
+        return x.operation("convert_element_type", (x,), [x.dtype], dtype, {"new_dtype": dtype})
+    return lax.convert_element_type(x, dtype)
 
 
 def greater(a: Entry, b: Entry) -> Entry:

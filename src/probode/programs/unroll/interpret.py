@@ -97,7 +97,8 @@ def _evaluate(equation: Any, operands: list[Value]) -> Sequence[Value]:
         return _cumulate(equation, operands[0])
     if name in _ELEMENTWISE:
         dtype = kind(equation.outvars[0])[1]
-        if dtype.kind not in "biu" and dtype != np.float64:
+        doubles = dtype.kind in "biu" or dtype == np.float64
+        if not doubles and not (name in e.NOT_ROUNDED and dtype == np.float32):
             raise Unsupported(f"{name!r} in {dtype}: constants are doubles")
         return [_elementwise(equation, operands)]
     raise Unsupported(f"the operation {name!r} has no form on lanes")
@@ -241,6 +242,41 @@ def _spread(lanes: Lanes, shape: tuple[int, ...]) -> list[Entry]:
     return [lanes.entries[i] for i in np.broadcast_to(labels, shape).reshape(-1)]
 
 
+_BITS = 62
+"""Labels that one whole number can hold."""
+
+
+def _scatter_add(equation: Any, operands: list[Value]) -> list[Value]:
+    """``x.at[i].add(v)``: where each update goes is found out with labels, powers of two.
+
+    A place may get several updates, and those outside of the array go nowhere, as JAX has it.
+    """
+    if all(isinstance(operand, np.ndarray) for operand in operands):
+        return [*run_on_arrays(equation, operands, equation.params)]
+    where = operands[1]
+    if isinstance(where, Lanes):
+        raise Unsupported("'scatter-add' at indices that are data")
+    into, updates = as_lanes(operands[0]), as_lanes(operands[2])
+    how = {
+        name: equation.params[name]
+        for name in ("dimension_numbers", "indices_are_sorted", "unique_indices", "mode")
+    }
+    results = list(into.entries)
+    for first in range(0, len(updates.entries), _BITS):
+        own = updates.entries[first : first + _BITS]
+        labels = np.zeros(len(updates.entries), np.int64)
+        labels[first : first + len(own)] = 2 ** np.arange(len(own))
+        with jax.ensure_compile_time_eval():
+            found = lax.scatter_add(
+                jnp.zeros(into.shape, np.int64), where, labels.reshape(updates.shape), **how
+            )
+        for i, label in enumerate(np.asarray(found).reshape(-1).tolist()):
+            for k, update in enumerate(own):
+                if label >> k & 1:
+                    results[i] = e.add(results[i], update)
+    return [Lanes(into.shape, results)]
+
+
 _REDUCTIONS: dict[str, Callable[[Entry, Entry], Entry]] = {
     "reduce_sum": e.add,
     "reduce_prod": e.mul,
@@ -382,5 +418,6 @@ _SPECIAL: dict[str, Callable[[Any, list[Value]], Sequence[Value]]] = {
     "custom_linear_solve": _linear_solve,
     "cond": _cond,
     "scan": _scan,
+    "scatter-add": _scatter_add,
     "platform_index": lambda equation, operands: [np.asarray(0, np.int32)],
 }

@@ -188,6 +188,8 @@ inline void note_around(int d, long n, long times, const double* means, const do
   }
   auto add = [](double a, double b) { return a + b; };
   const std::vector<double> misfits = window_sums(rows, far, add), far_counts = window_sums(known, far, add);
+  const long next = std::min(1L, n - 1);
+  const std::vector<double> nearest = window_sums(rows, next, add), next_counts = window_sums(known, next, add);
   const std::vector<double> near_counts = window_sums(known, near, add);
   for (int a = 0; a < d; ++a) {
     for (long k = 0; k < n; ++k) rows[k] = known[k] != 0.0 ? std::fabs(error(k, a)) : 0.0;
@@ -197,13 +199,16 @@ inline void note_around(int d, long n, long times, const double* means, const do
       noted[k * row + d + 1 + a] = exact ? 0.0 : local[k] / std::sqrt(std::max(near_counts[k], 1.0));
     }
   }
-  for (long k = 0; k < n; ++k) noted[k * row + d] = misfits[k] / std::max(far_counts[k], 1.0);
+  for (long k = 0; k < n; ++k) {
+    const double most = 4.0 * nearest[k] / std::max(next_counts[k], 1.0);
+    noted[k * row + d] = smaller(misfits[k] / std::max(far_counts[k], 1.0), most);
+  }
 }
 
 // The factors of the model's standard deviations, and those where it has none: `combine` of global_error/scales.py.
-// `noted` is what `Beside` wrote down.
+// `noted` is what `Beside` wrote down, `alone`: of a single save point.
 inline void calibrate(int d, const double* mean, const double* std, const double* noted, const double* extent,
-                      double doubt, double* ratio, double* own) {
+                      double doubt, bool alone, double* ratio, double* own) {
   constexpr double tiny = 1e-290, largest = 1e150, most = 1.5;
   const double *corrected = noted, around_misfit = noted[d], *local = noted + d + 1;
   double sum = 0.0, known = 0.0;
@@ -214,7 +219,7 @@ inline void calibrate(int d, const double* mean, const double* std, const double
     known += 1.0;
   }
   const double c = sum / std::max(known, 1.0);
-  const double blended = c / 2.0 + smaller(around_misfit, 4.0 * c) / 2.0;
+  const double blended = c / 2.0 + (alone ? smaller(around_misfit, 4.0 * c) : around_misfit) / 2.0;
   for (int a = 0; a < d; ++a) {
     const bool has = std[a] > tiny;
     const double size = std::fabs(mean[a] - corrected[a]), around = root_of_squares(size, local[a]);
@@ -412,7 +417,8 @@ class Members {
       if (beside) {
         const double* noted = noted_.data() + k * (2 * d + 1);
         if (!all_finite(noted, d)) note(8) = 1.0;
-        calibrate(d, mean(s, i, k), deviation, noted, extent.data(), g_.doubt, ratio.data(), own.data());
+        calibrate(d, mean(s, i, k), deviation, noted, extent.data(), g_.doubt, reached < kEnough, ratio.data(),
+                  own.data());
       }
       for (int a = 0; a < d; ++a) deviation[a] = root_of_squares(deviation[a] * ratio[a], own[a]);
       for (int a = 0; g_.cov && a < d; ++a)

@@ -179,23 +179,18 @@ struct Bars {
     bool lost = false;
     if (s.calibrated && reached >= 2) around(spread);
     else if (s.calibrated && reached == 1) alone(spread);
+    Misfit before{}, now = reached > 0 && s.calibrated ? misfit_of(0, spread) : Misfit{};
     for (long k = 0; k < reached; ++k) {
-      bool finite = true;
-      double c = 0.0, known = 0.0;
-      for (int a = 0; a < d; ++a) {
-        const double own = std[k * d + a] * spread[a];
-        finite = finite && is_number(entry(k, a));
-        if (!s.calibrated || !(own > kTiny)) continue;
-        const double part = bounded((mean[k * d + a] - entry(k, a)) / own, kFar);
-        c += part * part;
-        known += 1.0;
-      }
-      lost = lost || (s.calibrated && !finite);
-      c /= known > 1.0 ? known : 1.0;
+      const Misfit after = k + 1 < reached && s.calibrated ? misfit_of(k + 1, spread) : Misfit{};
+      lost = lost || (s.calibrated && !now.known);
+      const double members = before.known + now.known + after.known;
+      const double around = (before.known ? before.c : 0.0) + (now.known ? now.c : 0.0) + (after.known ? after.c : 0.0);
+      const double c = now.c, near = reached < 2 ? c : around / (members > 1.0 ? members : 1.0);
+      before = now, now = after;
       double ratio[d], more[d];
       for (int a = 0; a < d; ++a) {
         ratio[a] = spread[a], more[a] = 0.0;
-        if (s.calibrated) calibrate(k, a, c, std[k * d + a] * spread[a], spread[a], ratio[a], more[a]);
+        if (s.calibrated) calibrate(k, a, c, near, std[k * d + a] * spread[a], spread[a], ratio[a], more[a]);
       }
       for (int a = 0; a < d; ++a) {
         std[k * d + a] = root(std[k * d + a] * ratio[a], more[a]);
@@ -211,6 +206,27 @@ struct Bars {
  private:
   static constexpr double kTiny = 1e-290, kFar = 1e150;
 
+  struct Misfit {
+    double c;
+    bool known;
+  };
+
+  // How far the model's scale is off at a save point whose `std` is still the model's, and whether there is an estimate.
+  Misfit misfit_of(long k, const double* spread) const {
+    const int d = sizes.d;
+    double c = 0.0, varying = 0.0;
+    bool known = true;
+    for (int a = 0; a < d; ++a) {
+      const double own = std[k * d + a] * spread[a];
+      known = known && is_number(entry(k, a));
+      if (!(own > kTiny)) continue;
+      const double part = bounded((mean[k * d + a] - entry(k, a)) / own, kFar);
+      c += part * part;
+      varying += 1.0;
+    }
+    return {c / (varying > 1.0 ? varying : 1.0), known};
+  }
+
   double& entry(long k, int column) const { return noted.of(lane, k, column); }
   static double bounded(double x, double by) { return x > by ? by : x < -by ? -by : x; }
   static double lesser(double a, double b) { return a < b || a != a ? a : b; }
@@ -222,9 +238,9 @@ struct Bars {
   }
 
   // The factor of the model's standard deviation `own`, or what takes its place where it has none.
-  void calibrate(long k, int a, double c, double own, double spread, double& ratio, double& more) const {
+  void calibrate(long k, int a, double c, double near_c, double own, double spread, double& ratio, double& more) const {
     const double misfit = entry(k, sizes.d), local = entry(k, sizes.d + 1 + a), value = mean[k * sizes.d + a];
-    const double blended = c / 2.0 + lesser(misfit, 4.0 * c) / 2.0;
+    const double blended = c / 2.0 + lesser(misfit, 4.0 * near_c) / 2.0;
     const bool has = own > kTiny;
     const double size = fabs(value - entry(k, a)), near = root(size, local);
     double scale = size;
