@@ -398,6 +398,15 @@ def test_a_switch_in_time_is_started_anew_at():
     np.testing.assert_allclose(posterior(t).mean[:, 0], exact, atol=1e-6)
 
 
+def test_after_a_jump_the_first_bars_are_those_of_the_error_that_goes_through():
+    found = probode.solve_ivp(
+        brusselator, (0, 1), Y0, "SparseEK1", rtol=1e-4, jumps=[(0.5, lambda t, y: 2 * y)]
+    )
+    before, after = (piece.std for piece in found.posterior.pieces)
+    # The jump doubles the error; what lies around counts in the bars, too.
+    assert 1.0 < np.sqrt(np.mean(after[0] ** 2) / np.mean(before[-1] ** 2)) < 4.0
+
+
 def test_a_posterior_is_saved_and_loaded(tmp_path):
     posterior = solve(calibration="defect")
     posterior.save(tmp_path / "large.npz")
