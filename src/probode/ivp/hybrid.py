@@ -5,14 +5,17 @@ covariance, the estimated error) goes through the action (:mod:`probode.ivp.acti
 piece begins with that.
 """
 
+import copy
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from probode.base.limits import Limits
 from probode.base.status import Status
-from probode.filter.control import PIControl
+from probode.filter.control import PControl, PIControl
 from probode.filter.given import break_times
 from probode.ivp.accumulation import Accumulation
 from probode.ivp.actions import Mode, Place, Surface, jumped, reset
@@ -28,9 +31,10 @@ from probode.model.equation import Equation, as_equation
 from probode.model.implicit import Implicit
 from probode.model.second_order import SecondOrder
 from probode.posterior import events as event_functions
+from probode.posterior.again import MODE, tightened
 from probode.posterior.events import Event
 from probode.posterior.pieces import PiecewisePosterior, columns_at_end, holds, through
-from probode.posterior.posterior import Posterior
+from probode.posterior.posterior import Posterior, Problem
 
 _LARGEST = 3000
 """Components: the derivative of a jump is a matrix."""
@@ -113,7 +117,7 @@ def solve_hybrid(
     """
     t0, tf = (float(t) for t in t_span)
     _refuse(chosen, fun, method, events, y0)
-    start = State(t0, y0, Mode(fun, () if args is None else tuple(args)))
+    start = State(t0, copy.deepcopy(y0), Mode(fun, () if args is None else tuple(args)))
     limits = Limits.read(chosen.time_limit, chosen.max_memory)
     course: Any = None
 
@@ -123,6 +127,8 @@ def solve_hybrid(
         options = chosen._replace(**local, global_rtol=None, global_atol=None)
         course = Course(solve, options, start, tf, method, events, vectorized, limits)
         posterior: Any = course.run()
+        again = partial(_again, solve, options, start, tf, method, events, vectorized)
+        posterior = replace(posterior, whole=Problem(repeat=again))
         return posterior, course.results[-1].path, course.counts
 
     embedding = course_embedding(chosen, start)
@@ -143,6 +149,35 @@ def solve_hybrid(
     (posterior, _, _), report = reach(target, control, remembered)
     best = runs[id(posterior)]
     return report.onto(joined(posterior, best.results, best.found, times, dense_output))
+
+
+def _again(
+    solve: Callable[..., OdeResult],
+    chosen: Options,
+    start: "State",
+    tf: float,
+    method: Any,
+    events: Any,
+    vectorized: bool,
+    first: PiecewisePosterior,
+    part: float,
+) -> PiecewisePosterior:
+    """The same solve with ``part`` of the tolerances, and nothing else that could end it."""
+    given, names = chosen.control, ("rtol", "atol", "first_step", "min_step", "max_step")
+    control = (
+        given
+        if isinstance(given, PControl)
+        else PIControl(**{name: getattr(chosen, name) for name in names})
+    )
+    control = tightened(control, first.solver.order, part)
+    if isinstance(given, PControl):
+        chosen = chosen._replace(control=control)
+    else:
+        chosen = chosen._replace(**{name: getattr(control, name) for name in names})
+    chosen = chosen._replace(checkpoint=None, callback=None, time_limit=None, max_num_steps=None)
+    chosen = chosen._replace(calibration=MODE)
+    limits = Limits.read(None, chosen.max_memory)
+    return Course(solve, chosen, start, tf, method, events, vectorized, limits).run()
 
 
 def course_embedding(chosen: Options, start: "State") -> Embedding:
