@@ -68,7 +68,10 @@ class PiecewisePosterior(PieceViews):
 
     pieces: tuple[Posterior, ...]
     jacobians: tuple[np.ndarray, ...]
-    """``D`` of the jumps between the pieces, in real form; of events, the saltation matrix."""
+    """``D`` of the jumps between the pieces, in real form; of events, the saltation matrix.
+
+    Of SparseEK1, which has no samples that would go through them, empty.
+    """
     ended: Status | None = None
     """How the solve ended, if not as its last piece did."""
     note: str = ""

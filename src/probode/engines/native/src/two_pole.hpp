@@ -42,9 +42,9 @@ class TwoPole final : public Machine {
 
   Machine* copy() const override { return new TwoPole(*this); }
 
-  void carry(const double* scheme, const double* times, long count, bool watched) override {
+  void carry(const double* scheme, const double* times, long count, bool watched, const double* begins) override {
     error_ = ErrorTransport(scheme, d_, pool_, times, watched ? count : -1);
-    error_.start(t_, x_.data());
+    error_.start(t_, x_.data(), begins);
   }
 
   void weigh(const double* entries, const int32_t* columns, const int32_t* ends) override {

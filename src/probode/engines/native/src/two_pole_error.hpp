@@ -45,8 +45,9 @@ class ErrorTransport {
   bool carries() const { return w_ > 0; }
   int behind() const { return behind_; }
 
-  void start(double t, const double* y) {
-    e_.assign(d_, 0.0), he_.assign(d_, 0.0), last_.assign(d_, 0.0);
+  // `begins`: the error of the start.
+  void start(double t, const double* y, const double* begins) {
+    e_.assign(begins, begins + d_), he_.assign(d_, 0.0), last_ = e_;
     nodes_.push_back({t, copied(y), 0.0, nullptr});
     if (!watched_) return;
     last_t_ = t, square_.assign(d_, 0.0), largest_.assign(d_, 0.0);
