@@ -407,6 +407,19 @@ def test_after_a_jump_the_first_bars_are_those_of_the_error_that_goes_through():
     assert 1.0 < np.sqrt(np.mean(after[0] ** 2) / np.mean(before[-1] ** 2)) < 4.0
 
 
+@pytest.mark.parametrize(("order", "rtol"), [(4, 1e-4), (5, 1e-2)])
+def test_steps_grow_again_behind_a_layer(order, rtol):
+    def relaxing(t, y):  # two oscillators of Van der Pol, stiff, and weakly coupled
+        u, v = y[0::2], y[1::2]
+        return jnp.stack([v, 1e6 * ((1 - u * u) * v - u) + 1e3 * (u[::-1] - u)], 1).reshape(-1)
+
+    y0 = np.array([2.0, 0.0, -1.5, 0.0])
+    options = {"order": order, "rtol": rtol, "atol": rtol, "calibration": "model"}
+    found = probode.solve_ivp(relaxing, (0, 2), y0, "SparseEK1", max_num_steps=3000, **options)
+    # BDF takes about 1000. What has grown in a layer bounds the steps in it, not those behind it.
+    assert found.success
+
+
 def pulse(t, y):
     """A dose of the first chemical in the middle."""
     after = np.array(y)

@@ -31,6 +31,8 @@ PART = 0.1
 MODE = "defect"
 """``calibration`` of the second."""
 _STEPS = ("first_step", "min_step", "max_step")
+_LOST = {"convergence", "size", "lost"}
+"""Flags of an estimate that is better not taken off."""
 _EPSILON = float(np.finfo(float).eps)
 _LEAST = 100 * _EPSILON
 """Relative tolerance below which rounding decides."""
@@ -110,7 +112,7 @@ def _known(posterior: Any, t: Any, k: int) -> tuple[np.ndarray, np.ndarray]:
     """Values with the estimated error taken off; and how far curves may be off between nodes."""
     found = posterior.derivative(t, k)
     mean = np.asarray(found.mean)
-    if posterior.calibration is None:
+    if posterior.calibration is None or _LOST & set(posterior.diagnose().flags):
         return mean, np.zeros((len(mean), 1))
     with np.errstate(all="ignore"):
         corrected = np.asarray(posterior.corrected(t, k))
