@@ -398,6 +398,71 @@ def test_a_switch_in_time_is_started_anew_at():
     np.testing.assert_allclose(posterior(t).mean[:, 0], exact, atol=1e-6)
 
 
+def test_after_a_jump_the_first_bars_are_those_of_the_error_that_goes_through():
+    found = probode.solve_ivp(
+        brusselator, (0, 1), Y0, "SparseEK1", rtol=1e-4, jumps=[(0.5, lambda t, y: 2 * y)]
+    )
+    before, after = (piece.std for piece in found.posterior.pieces)
+    # The jump doubles the error; what lies around counts in the bars, too.
+    assert 1.0 < np.sqrt(np.mean(after[0] ** 2) / np.mean(before[-1] ** 2)) < 4.0
+
+
+@pytest.mark.parametrize(("order", "rtol"), [(4, 1e-4), (5, 1e-2)])
+def test_steps_grow_again_behind_a_layer(order, rtol):
+    def relaxing(t, y):  # two oscillators of Van der Pol, stiff, and weakly coupled
+        u, v = y[0::2], y[1::2]
+        return jnp.stack([v, 1e6 * ((1 - u * u) * v - u) + 1e3 * (u[::-1] - u)], 1).reshape(-1)
+
+    y0 = np.array([2.0, 0.0, -1.5, 0.0])
+    options = {"order": order, "rtol": rtol, "atol": rtol, "calibration": "model"}
+    found = probode.solve_ivp(relaxing, (0, 2), y0, "SparseEK1", max_num_steps=3000, **options)
+    # BDF takes about 1000. What has grown in a layer bounds the steps in it, not those behind it.
+    assert found.success
+
+
+def pulse(t, y):
+    """A dose of the first chemical in the middle."""
+    after = np.array(y)
+    after[0::2] += np.exp(-(((X - 0.5) / 0.1) ** 2))
+    return after
+
+
+@pytest.mark.parametrize("kernels", [True, False])
+def test_error_bars_go_through_jumps(kernels):
+    with nullcontext() if kernels else disabled():
+        found = probode.solve_ivp(
+            *(brusselator, (0, 4), Y0, "SparseEK1"), rtol=1e-4, atol=1e-4, jumps=[(1.0, pulse)]
+        )
+    y, errors = Y0, []
+    for piece, ends in zip(found.posterior.pieces, ((0.0, 1.0), (1.0, 4.0)), strict=True):
+        options = {"jac": jacobian, "rtol": 1e-9, "atol": 1e-9, "dense_output": True}
+        exact = scipy_solve_ivp(lambda t, y: brusselator(t, y, np), ends, y, "Radau", **options)
+        rows = slice(1, None) if ends[0] == 0.0 else slice(None)
+        errors.append((piece.mean - exact.sol(piece.t).T)[rows] / piece.std[rows])
+        y = pulse(1.0, exact.y[:, -1])
+    assert 1 / 3 < np.mean(np.concatenate(errors) ** 2) < 3
+
+
+def test_jumps_of_many_components_need_no_matrix():
+    x = np.arange(1, 5001) / 5001
+    shape, rate = np.sin(np.pi * x), -(5001**2) * (2 - 2 * np.cos(np.pi / 5001))
+
+    def heat(t, y):
+        ends = jnp.zeros(1)
+        inside = jnp.concatenate([ends, y, ends])
+        return 5001**2 * (inside[2:] - 2 * y + inside[:-2])
+
+    options = {"rtol": 1e-4, "atol": 1e-4, "jumps": [(0.05, lambda t, y: y + y**2)]}
+    found = probode.solve_ivp(heat, (0, 0.06), shape, "SparseEK1", **options)
+    before, after = found.posterior.pieces
+    error = np.asarray(before.global_error()[-1])
+    # What the jump makes of an error e is (1 + 2 y) e.
+    expected = (1 + 2 * shape * np.exp(0.05 * rate)) * error
+    np.testing.assert_allclose(after.global_error()[0], expected, atol=1e-3 * np.max(expected))
+    with pytest.raises(ValueError, match="use SparseEK1"):
+        probode.solve_ivp(heat, (0, 0.06), shape, "EK0", **options)
+
+
 def test_a_posterior_is_saved_and_loaded(tmp_path):
     posterior = solve(calibration="defect")
     posterior.save(tmp_path / "large.npz")

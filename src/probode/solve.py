@@ -45,6 +45,7 @@ from probode.model.equation import FirstOrder, as_equation, check_equation
 from probode.model.implicit import Implicit
 from probode.model.invariant import check_start, read_bounds
 from probode.posterior import large
+from probode.posterior.again import MODE, tightened
 from probode.posterior.finish import calibrated, run_and_finish
 from probode.posterior.held import constraint_for, type_of
 from probode.posterior.paths import NodePath, Path, SavedPath
@@ -163,6 +164,7 @@ def solve(
     limits = Limits.read(time_limit, max_memory)
     max_steps = check_limits(max_steps, callback)
     smooth = smooth and solver.smooths
+    given_y0, given_jac = y0, jac
     with double_precision(), one_blas_thread():
         t0, t1 = span(t_span)
         equation, given_type = as_equation(vector_field), type_of(y0)
@@ -247,7 +249,23 @@ def solve(
             name = engine.name if not traced else name_in_trace(engine)
             made = build_posterior(begun, method, shape, steps, path, final, status, extra, name)
             if not traced:  # the vector field would be carried out of a trace, with its constants
-                problem = Problem(known.field, tuple(given.notes), found)
+                call = partial(
+                    solve,
+                    vector_field,
+                    args=args,
+                    solver=solver,
+                    smooth=smooth,
+                    jac=given_jac,
+                    calibration=MODE,
+                    max_memory=max_memory,
+                    invariants=invariants,
+                    bounds=bounds,
+                )
+                copied = jax.tree.map(np.array, given_y0)
+                repeat = partial(
+                    _solved_again, call, control, float(t0), copied, np.asarray(breaks)
+                )
+                problem = Problem(known.field, tuple(given.notes), found, repeat=repeat)
                 made = dataclasses.replace(made, problem=problem)
             if asked is not None:
                 return large.calibrated(made, given, calibration)
@@ -301,6 +319,32 @@ def build_posterior(
         status_code=status,
         tolerances=_tolerances(control),
         engine=engine,
+    )
+
+
+def _solved_again(
+    call: Callable[..., Posterior],
+    control: PControl,
+    t0: float,
+    y0: Any,
+    breaks: np.ndarray,
+    first: Posterior,
+    part: float,
+) -> Posterior:
+    """The same solve with ``part`` of the tolerances, to where the first has come."""
+    t = np.asarray(first.t, float)
+    low, high = sorted((t0, float(t[-1])))
+    if low == high:
+        return first
+    inside = breaks[(breaks >= low) & (breaks <= high)]
+    # Smoothed means between the times asked for come from all steps.
+    every = first.solver.smooths and isinstance(first.path, NodePath)
+    return call(
+        (t0, float(t[-1])),
+        y0,
+        control=tightened(control, first.solver.order, part),
+        save_at=None if every else t,
+        breakpoints=inside if len(inside) else None,
     )
 
 

@@ -16,9 +16,12 @@ that would be about ``second²/first``. Sums run over the steps::
     convergence = max_i sqrt(sum (second_i²/first_i)²) / (harmless max |e_i|)
     rounding    = max_i ε sqrt(N) rms(y_i) / rms(e_i)
     size        = max_i max |e_i| / (max y_i - min y_i)
+
+A fourth number, ``again``, comes of a second solve, which users ask for: the mean square of what it
+differs by, in units of the error bars (:mod:`probode.posterior.again`).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,9 +49,13 @@ WORDS = {
     "singularity",
     "unchecked": "no step was taken: there is nothing that could have been checked",
     "few": "of one step or two the estimate sees next to nothing: take at least three",
+    "again": "a solve at a tenth of the tolerance moves the solution by more than they are",
+    "stopped": "a solve at a tenth of the tolerance did not get as far",
     "unfinished": "there was no time to carry the estimate to the end: from there on the bands are "
     "as wide as the solution varies",
 }
+AGAIN = 3.0
+"""``again`` above which bars are too small: a mean square of one is perfect."""
 FAST = "defect-fast"
 FAST_STEPS = 5000
 """Steps over which three stages without corrections are followed: beyond, one in five is lost."""
@@ -177,19 +184,45 @@ class Diagnosis:
     @property
     def verdict(self) -> str:
         """In words, without what was looked at."""
-        if self.mode == "model":
-            return "not calibrated: the standard deviations are the model's"
+        flags: tuple[str, ...] = self.flags
         size = f"the largest error is about {self.largest_error:.1e} of the solution's range"
         lines = [f"error bars can be trusted: {size}"]
-        if not self.trusted:
+        if self.mode == "model":
+            lines = ["not calibrated: the standard deviations are the model's"]
+            flags = tuple(flag for flag in flags if flag in _OF_ANOTHER)
+        elif not self.trusted:
             lines = ["error bars must not be trusted:"]
-        lines += [f"- {WORDS[flag]}" for flag in self.flags]
+        lines += [f"- {WORDS[flag]}" for flag in flags]
         return "\n".join(lines)
+
+    def with_again(self, chi2: float | None, ended: float | None) -> "Diagnosis":
+        """With what a more exact solve says: the mean square of differences in units of the bars.
+
+        ``None``: there was nothing to compare; ``ended`` is where it ended, if that was too early.
+        """
+        flags, numbers, notes = self.flags, dict(self.numbers), self.notes
+        if chi2 is not None:
+            numbers["again"] = chi2
+            flags = flags if chi2 <= AGAIN else (*flags, "again")
+            notes = (*notes, _difference(chi2))
+        if ended is not None:
+            flags = (*flags, "stopped")
+            notes = (*notes, f"the solve at a tenth of the tolerance ended at t = {ended:.4g}")
+        return replace(self, flags=flags, numbers=numbers, notes=notes)
 
     def __str__(self) -> str:
         return "\n".join([self.verdict, *(f"({note})" for note in self.notes)])
 
     __repr__ = __str__
+
+
+_OF_ANOTHER = ("again", "stopped")
+"""Flags of a second solve: said of all error bars, also of those of the model."""
+
+
+def _difference(chi2: float) -> str:
+    words = f"by {np.sqrt(chi2):.2g} times the error bars, in root mean square"
+    return f"solved again at a tenth of the tolerance: the solution moves {words}"
 
 
 def judge(

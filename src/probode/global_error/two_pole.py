@@ -134,7 +134,7 @@ class Transport(NamedTuple):
         if self.watch is not None:
             around, times = self.watch.scheme
         habits = _QUICK, _MISTRUST, _SMALL, _TINY, _LITTLE, _LEAST_RATE, _ITERATIONS
-        return Scheme(np.array([self.w, *habits, *around]), times)
+        return Scheme(np.array([self.w, *habits, *around]), times, self.begins)
 
     def found_by_kernels(self, carried: Carried) -> "Transport":
         """With what they have found, up to where they came."""

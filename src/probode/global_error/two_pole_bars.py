@@ -145,7 +145,9 @@ def _made(
     known = (std > 0.0)[:, None]
     ratio = np.where(known, scale / np.where(known, std[:, None], 1.0), 1.0)
     own = np.where(known, 0.0, scale)
-    if len(scale) > 1 and not known[0]:  # the first node is exact
-        ratio[0], own[0] = ratio[1], 0.0
+    if len(scale) > 1 and not known[0]:
+        ratio[0] = ratio[1]
+        if not np.any(error[0]):  # an exact start
+            own[0] = 0.0
     rest = signs, f, 0
     return Calibration(mode, 1, KIND, error, None, ratio, own, *rest)  # type: ignore[arg-type]

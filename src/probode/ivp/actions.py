@@ -10,6 +10,7 @@ and the same time after both have passed, the two differ by ``S e`` with the sal
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -130,6 +131,17 @@ class Place(NamedTuple):
             columns.append((high - low) / (up[i] - down[i]))
         return np.stack(columns, axis=-1)
 
+    def along(self, function: Callable[[np.ndarray], Any], v: np.ndarray) -> np.ndarray:
+        """The derivative by the state in the direction ``v``, in the same way."""
+        size = np.maximum(np.abs(self.u), 1e-3 * np.max(np.abs(self.u), initial=0.0))
+        part = np.max(np.abs(v) / np.where(size > 0.0, size, 1.0), initial=0.0)
+        if part == 0.0:
+            return np.zeros_like(v)
+        h = max(_STEP / part, 1.0)
+        ends = (function(self.embedding.values(self.u + sign * h * v)) for sign in (1.0, -1.0))
+        high, low = map(np.asarray, ends)
+        return np.asarray((high - low) / (2.0 * h))
+
     def of_time(self, function: Callable[[float], Any]) -> np.ndarray:
         """The derivative by time, in the same way."""
         h = _STEP * (abs(self.t) or 1.0)
@@ -142,15 +154,30 @@ class Place(NamedTuple):
         return self._replace(u=u, mode=mode)
 
 
-def jumped(place: Place, function: Callable[..., Any]) -> tuple[Place, np.ndarray]:
-    """After a jump, and its Jacobian."""
+class Linear(NamedTuple):
+    """A matrix that is too large to be written down: what becomes of a vector."""
+
+    maps: tuple[Callable[[np.ndarray], np.ndarray], ...]
+    """One after the other."""
+
+    def __matmul__(self, other: Any) -> Any:
+        if isinstance(other, Linear):
+            return Linear((*other.maps, *self.maps))
+        for one in self.maps:
+            other = one(other)
+        return other
+
+
+def jumped(place: Place, function: Callable[..., Any], large: bool = False) -> tuple[Place, Any]:
+    """After a jump, and its Jacobian (of ``large`` states as :class:`Linear`)."""
     y, flatten = place.embedding.values(place.u), place.embedding.flatten
     state, mode = after("a jump", function, place.t, y, place.mode)
 
     def value(y: np.ndarray) -> np.ndarray:
         return flatten(after("a jump", function, place.t, y, place.mode)[0])
 
-    return place.moved(flatten(state), mode), place.of_state(value)
+    change = Linear((partial(place.along, value),)) if large else place.of_state(value)
+    return place.moved(flatten(state), mode), change
 
 
 class Surface(NamedTuple):

@@ -15,6 +15,7 @@ from probode.filter.control import PControl
 from probode.filter.given import break_times, check_limits
 from probode.filter.solvers import Solver, SparseEK1
 from probode.global_error.schemes import MODES
+from probode.ivp.again import repeated_by
 from probode.ivp.checkpoint import opened
 from probode.ivp.constraint import box_of
 from probode.ivp.given import (
@@ -299,6 +300,7 @@ def solve_piece(
         return done
 
     posterior, path, counts = with_notice(task, plain, solve)
+    posterior = repeated_by(posterior, task, control, plain)
     if kind is not None:  # a choice of the user's
         say_if_unstable(posterior, plain, embedding, fun)
     result = _result(posterior, path, counts, embedding, times, dense_output, watched, limits)

@@ -5,20 +5,23 @@ covariance, the estimated error) goes through the action (:mod:`probode.ivp.acti
 piece begins with that.
 """
 
+import copy
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from probode.base.limits import Limits
 from probode.base.status import Status
-from probode.filter.control import PIControl
+from probode.filter.control import PControl, PIControl
 from probode.filter.given import break_times
 from probode.ivp.accumulation import Accumulation
-from probode.ivp.actions import Mode, Place, Surface, jumped, reset
+from probode.ivp.actions import Linear, Mode, Place, Surface, jumped, reset
 from probode.ivp.joined import EVENTS, joined
 from probode.ivp.jumps import check_compartments, infused_by, read_jumps
-from probode.ivp.method import single_state
+from probode.ivp.method import is_large, large_kind, read_method, single_state
 from probode.ivp.options import Options, read_tolerances
 from probode.ivp.result import Embedding, OdeResult, state_at
 from probode.ivp.run import Carried
@@ -28,12 +31,15 @@ from probode.model.equation import Equation, as_equation
 from probode.model.implicit import Implicit
 from probode.model.second_order import SecondOrder
 from probode.posterior import events as event_functions
+from probode.posterior.again import MODE, tightened
 from probode.posterior.events import Event
 from probode.posterior.pieces import PiecewisePosterior, columns_at_end, holds, through
-from probode.posterior.posterior import Posterior
+from probode.posterior.posterior import Posterior, Problem
 
 _LARGEST = 3000
-"""Components: the derivative of a jump is a matrix."""
+"""Components, but for SparseEK1: the derivative of a jump is a matrix."""
+_NOT_WRITTEN_DOWN = np.zeros((0, 0))
+"""In the place of that matrix, where nothing but its product with the error is needed."""
 _AT_ONCE = 8
 """Units in the last place of a time within which two times are one."""
 _AT_ITS_ROOT, _ROUNDING = 10.0, 1e-12
@@ -88,7 +94,7 @@ class State(NamedTuple):
     y: Any
     """In the form of the user's."""
     mode: Mode
-    matrix: np.ndarray | None = None
+    matrix: np.ndarray | Linear | None = None
     """Of all that has acted since the last piece ended, in real form; ``None``: nothing."""
     leaves: tuple[tuple[int, float], ...] = ()
     """Events that have acted and are at their root, and the signs with which they leave it."""
@@ -113,7 +119,7 @@ def solve_hybrid(
     """
     t0, tf = (float(t) for t in t_span)
     _refuse(chosen, fun, method, events, y0)
-    start = State(t0, y0, Mode(fun, () if args is None else tuple(args)))
+    start = State(t0, copy.deepcopy(y0), Mode(fun, () if args is None else tuple(args)))
     limits = Limits.read(chosen.time_limit, chosen.max_memory)
     course: Any = None
 
@@ -123,6 +129,8 @@ def solve_hybrid(
         options = chosen._replace(**local, global_rtol=None, global_atol=None)
         course = Course(solve, options, start, tf, method, events, vectorized, limits)
         posterior: Any = course.run()
+        again = partial(_again, solve, options, start, tf, method, events, vectorized)
+        posterior = replace(posterior, whole=Problem(repeat=again))
         return posterior, course.results[-1].path, course.counts
 
     embedding = course_embedding(chosen, start)
@@ -143,6 +151,35 @@ def solve_hybrid(
     (posterior, _, _), report = reach(target, control, remembered)
     best = runs[id(posterior)]
     return report.onto(joined(posterior, best.results, best.found, times, dense_output))
+
+
+def _again(
+    solve: Callable[..., OdeResult],
+    chosen: Options,
+    start: "State",
+    tf: float,
+    method: Any,
+    events: Any,
+    vectorized: bool,
+    first: PiecewisePosterior,
+    part: float,
+) -> PiecewisePosterior:
+    """The same solve with ``part`` of the tolerances, and nothing else that could end it."""
+    given, names = chosen.control, ("rtol", "atol", "first_step", "min_step", "max_step")
+    control = (
+        given
+        if isinstance(given, PControl)
+        else PIControl(**{name: getattr(chosen, name) for name in names})
+    )
+    control = tightened(control, first.solver.order, part)
+    if isinstance(given, PControl):
+        chosen = chosen._replace(control=control)
+    else:
+        chosen = chosen._replace(**{name: getattr(control, name) for name in names})
+    chosen = chosen._replace(checkpoint=None, callback=None, time_limit=None, max_num_steps=None)
+    chosen = chosen._replace(calibration=MODE)
+    limits = Limits.read(None, chosen.max_memory)
+    return Course(solve, chosen, start, tf, method, events, vectorized, limits).run()
 
 
 def course_embedding(chosen: Options, start: "State") -> Embedding:
@@ -288,13 +325,14 @@ class Course:
     def _keep(self, result: OdeResult, state: State, t: float) -> State:
         """Add a piece that began with ``state``; return its end, at time ``t``."""
         if self.results and state.matrix is not None:
-            self.matrices.append(state.matrix)
+            large = isinstance(state.matrix, Linear)
+            self.matrices.append(_NOT_WRITTEN_DOWN if large else np.asarray(state.matrix))
         self.results.append(result)
         mean = state_at(result.posterior)[0]
         self.size = np.maximum(self.size, np.max(np.abs(mean), axis=0))
         return State(t, Embedding.of(result.posterior).values(mean[-1]), state.mode)
 
-    def _carried(self, matrix: np.ndarray | None) -> Carried | None:
+    def _carried(self, matrix: np.ndarray | Linear | None) -> Carried | None:
         """What is known of a start: of the end of the last piece, by what has acted since."""
         if not self.results or matrix is None:
             return None
@@ -303,7 +341,7 @@ class Course:
         error = None if made is None else matrix @ np.asarray(made.error[-1])
         alone = not posterior.solver.smooths or isinstance(posterior.method.equation, Implicit)
         if error is not None and (
-            alone or self._is_rounding(posterior) or not holds(structure, matrix)
+            alone or self._is_rounding(posterior) or not holds(structure, np.asarray(matrix))
         ):
             return Carried(None, error)
         if alone:
@@ -311,6 +349,7 @@ class Course:
                 f"with {posterior.solver.name} and implicit equations, jumps need the error "
                 "estimate: leave out calibration='model'."
             )
+        assert not isinstance(matrix, Linear)
         return Carried(through(structure, columns_at_end(posterior), matrix), error)
 
     def _is_rounding(self, posterior: Posterior) -> bool:
@@ -392,7 +431,7 @@ class Course:
             for name, value in zip(EVENTS, row, strict=True)
         }
 
-    def _unsure(self, matrix: np.ndarray | None, gradient: np.ndarray) -> float:
+    def _unsure(self, matrix: np.ndarray | Linear | None, gradient: np.ndarray) -> float:
         """How far a function with this gradient may be off, where a piece begins."""
         known, found = self._carried(matrix), 0.0
         if known is not None and known.columns is not None:
@@ -417,10 +456,15 @@ class Course:
         while self.jumps and _at_once(self.jumps[0].t, state.t):
             place, matrix = self._place(state), state.matrix
             for function in self.jumps.pop(0).maps:
-                place, change = jumped(place, function)
+                place, change = jumped(place, function, self._large)
                 matrix = change if matrix is None else change @ matrix
             state = self._acted(place, matrix)._replace(leaves=state.leaves)
         return state
+
+    @property
+    def _large(self) -> bool:
+        """Whether nothing is needed of a jump but what becomes of the error."""
+        return not (self.results and self.results[-1].posterior.solver.smooths)
 
     def _place(self, state: State) -> Place:
         y = np.asarray(state.y)
@@ -432,7 +476,7 @@ class Course:
             std = state_at(self.results[-1].posterior)[1][-1]
         return Place(state.t, u, std, state.mode, embedding, self._slope)
 
-    def _acted(self, place: Place, matrix: np.ndarray | None) -> State:
+    def _acted(self, place: Place, matrix: np.ndarray | Linear | None) -> State:
         if place.mode.fun is not self.start.mode.fun and self.chosen.jac is not None:
             raise ValueError(
                 "a Restart with another fun has no use for jac, which is that of the first one: "
@@ -468,10 +512,13 @@ def _refuse(chosen: Options, fun: Any, method: Any, events: Any, y0: Any) -> Non
         ):
             if is_so:
                 raise ValueError(_NO_RESETS.format(what))
-    if np.size(y0) > _LARGEST:
+    kind = read_method(method)
+    if isinstance(method, str) and not isinstance(fun, Equation) and not chosen.second_order:
+        kind = large_kind(kind, chosen, y0)
+    if np.size(y0) > _LARGEST and not is_large(kind):
         raise ValueError(
             f"jumps and resets are for at most {_LARGEST} components (their derivatives are dense "
-            f"matrices), got {np.size(y0)}."
+            f"matrices), got {np.size(y0)}: use SparseEK1, whose jumps may have more."
         )
     table = chosen.doses
     flows = isinstance(table, Doses) and table.rate is not None

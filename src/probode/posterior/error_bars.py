@@ -21,6 +21,7 @@ from probode.global_error.between import (
 from probode.global_error.calibrate import as_system, calibrate_nodes
 from probode.global_error.diagnosis import Diagnosis, Looked, judge
 from probode.global_error.result import Calibration
+from probode.posterior.again import PART, Compared, compared, lost_repeat
 from probode.posterior.conditioned import NOT_AGAIN
 from probode.posterior.paths import NodePath, SavedPath
 
@@ -196,10 +197,49 @@ class ErrorBars:
             values = made.corrected_at(self.t, self.path.means[..., k:, :], t)
         return values.reshape((*values.shape[:-1], *self.shape))
 
-    def diagnose(self: Any) -> Diagnosis:
-        """Whether to trust the error estimate, and what speaks against it, if anything."""
+    def diagnose(self: Any, again: bool = False) -> Diagnosis:
+        """Whether to trust the error estimate, and what speaks against it, if anything.
+
+        Parameters
+        ----------
+        again
+            Solve the same problem again at a tenth of the tolerance, and compare at the times
+            ``posterior.t``. What the estimate itself cannot notice, such as a layer that was passed
+            in a few steps, is then a flag ``"again"``: the solutions differ by more than the error
+            bars, with a mean square of more than 3 in their units (``numbers["again"]``).
+            ``"stopped"``: the second did not get as far. Function and arguments must be what they
+            were; posteriors that were loaded from a file, or made inside ``jit``, do not know them,
+            and where steps were given there is no tolerance.
+
+        Examples
+        --------
+        >>> import probode
+        >>> posterior = probode.solve_ivp(lambda t, y: -y, (0, 5), [1.0]).posterior
+        >>> posterior.diagnose(again=True).trusted
+        True
+        """
         if self._before is not None:
-            return self._before.diagnose()
+            return self._before.diagnose(again)
+        found = self._diagnosed()
+        return self._solved_again().onto(found) if again else found
+
+    def _solved_again(self: Any) -> Compared:
+        """Compared with a solve at a tenth of the tolerance."""
+        first = one_solve(self, "diagnose(again=True)")
+        if first.tolerances is None:
+            raise ValueError(
+                "diagnose(again=True) solves at a tenth of the tolerance, and here the steps were "
+                "given: solve with a finer grid, and compare."
+            )
+        if first.problem.repeat is None:
+            raise ValueError(lost_repeat(first.problem.lost))
+        if len(first.t) == 0:
+            return Compared(0.0, 0)
+        second = first.problem.repeat(first, PART)
+        return Compared(0.0, 0) if second is first else compared(first, second)
+
+    def _diagnosed(self: Any) -> Diagnosis:
+        """What this solve alone has to say."""
         if self.calibration is None:
             flags = ("unfinished",) if "calibration" in self.missing else ()
             return Diagnosis(flags, {}, float("nan"), "model")

@@ -188,6 +188,10 @@ class Problem:
         The vector field; ``None``: not known.
     again
         Makes a field that cannot be stored by value, from functions that pickle knows by name.
+    repeat
+        Solves the problem once more: of a posterior and a part of its tolerances it makes another
+        posterior, whose values are known at the times of the first. It has the arguments of the
+        user's call, and is not pickled. ``None``: it cannot be done, see ``lost``.
     """
 
     def __init__(
@@ -197,8 +201,9 @@ class Problem:
         switches: Any = None,
         look: Any = None,
         again: Callable[[], Any] | None = None,
+        repeat: Callable[[Any, float], Any] | None = None,
     ) -> None:
-        self._field, self._again = field, again
+        self._field, self._again, self.repeat = field, again, repeat
         self._stored: Any = None
         self.lost = "it was loaded from a file, or went through jit, vmap or tree.map"
         """Why there is no field, if there is none."""
@@ -222,6 +227,12 @@ class Problem:
         """The same after a look between the steps."""
         found = copy.copy(self)
         found.look = look
+        return found
+
+    def repeated_by(self, repeat: Callable[[Any, float], Any]) -> "Problem":
+        """The same with what solves it once more."""
+        found = copy.copy(self)
+        found.repeat = repeat
         return found
 
     @property
@@ -249,11 +260,11 @@ class Problem:
         return {"_stored": content, "lost": lost, **seen}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._field = self._again = None
+        self._field = self._again = self.repeat = None
         self.__dict__.update(state)
 
     def __copy__(self) -> "Problem":
-        made = Problem(self._field, self.notes, self.switches, self.look, self._again)
+        made = Problem(self._field, self.notes, self.switches, self.look, self._again, self.repeat)
         made._stored, made.lost, made.said = self._stored, self.lost, self.said
         return made
 

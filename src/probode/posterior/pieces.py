@@ -20,7 +20,8 @@ from probode.base.precision import double_precision
 from probode.base.status import Status
 from probode.global_error.diagnosis import LIMITS, Diagnosis
 from probode.global_error.result import Calibration
-from probode.posterior.outcome import Stats
+from probode.posterior.again import PART, Compared, compared, lost_repeat
+from probode.posterior.outcome import Problem, Stats
 from probode.posterior.paths import NodePath
 from probode.posterior.pieces_views import PieceViews
 from probode.posterior.posterior import Posterior
@@ -67,11 +68,16 @@ class PiecewisePosterior(PieceViews):
 
     pieces: tuple[Posterior, ...]
     jacobians: tuple[np.ndarray, ...]
-    """``D`` of the jumps between the pieces, in real form; of events, the saltation matrix."""
+    """``D`` of the jumps between the pieces, in real form; of events, the saltation matrix.
+
+    Of SparseEK1, which has no samples that would go through them, empty.
+    """
     ended: Status | None = None
     """How the solve ended, if not as its last piece did."""
     note: str = ""
     """Why, in words."""
+    whole: Problem | None = None
+    """What solves all of it again; the vector fields are those of the pieces."""
 
     @property
     def first(self) -> Posterior:
@@ -193,11 +199,33 @@ class PiecewisePosterior(PieceViews):
             found.append(rows)
         return found[::-1]
 
-    def diagnose(self) -> Diagnosis:
+    def diagnose(self, again: bool = False) -> Diagnosis:
         """Whether to trust the error estimate: the worst that the pieces say.
 
         The range that an error is measured by is that of the whole solution: a piece may be short.
+        With ``again`` the whole problem is solved again, as by :meth:`Posterior.diagnose`, and
+        compared where both are in the same piece.
         """
+        found = self._diagnosed()
+        return self._solved_again().onto(found) if again else found
+
+    def _solved_again(self) -> Compared:
+        """Compared with a solve at a tenth of the tolerance."""
+        if self.whole is None or self.whole.repeat is None:
+            raise ValueError(lost_repeat((self.whole or Problem()).lost))
+        if not self.success:
+            raise ValueError(
+                "diagnose(again=True) is for solves that come to their end, and this one did not "
+                f"({self.message}): solve to an earlier time."
+            )
+        second = self.whole.repeat(self, PART)
+        both = zip(self.pieces, second.pieces, strict=False)
+        found = [compared(one, other, inside=True) for one, other in both]
+        total, count = sum(one.total for one in found), sum(one.numbers for one in found)
+        early = len(second.pieces) < len(self.pieces) or not second.success
+        return Compared(total, count, float(second.t[-1]) if early else None)
+
+    def _diagnosed(self) -> Diagnosis:
         found = [piece.diagnose() for piece in self.pieces]
         flags = dict.fromkeys(flag for one in found for flag in one.flags if flag != "size")
         names = dict.fromkeys(name for one in found for name in one.numbers)

@@ -60,10 +60,10 @@ class Waiting(NamedTuple):
 def takes(given: Given) -> bool:
     """Whether the kernels take the steps.
 
-    Not given ones, over switches, from an inexact start, or to be stored between chunks.
+    Not given ones, over switches, or to be stored between chunks.
     """
-    control, follower = given.inputs.control, given.large.follower
-    if given.large.stored or (follower is not None and np.any(follower.begins)):
+    control = given.inputs.control
+    if given.large.stored:
         return False
     plain = isinstance(control, PControl) and control.stops is None
     direct = isinstance(given.large.system.linear, Direct)

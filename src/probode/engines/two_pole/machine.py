@@ -83,6 +83,8 @@ class Scheme(NamedTuple):
 
     numbers: np.ndarray
     times: np.ndarray | None
+    begins: np.ndarray
+    """The error of the start."""
 
 
 class Machine:
@@ -118,7 +120,7 @@ class Machine:
         if scheme is not None:
             times = np.zeros(0) if scheme.times is None else np.asarray(scheme.times, float)
             count, watched = ctypes.c_long(len(times)), scheme.times is not None
-            made._call("carry", scheme.numbers, times, count, watched)
+            made._call("carry", scheme.numbers, times, count, watched, scheme.begins)
         return made
 
     def copy(self) -> "Machine":

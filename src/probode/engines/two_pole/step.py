@@ -46,6 +46,9 @@ _LONGER, _SHORTER = 1.2, 0.95
 """Changes of the length between which it is kept."""
 _AMPLIFIED = 1.5
 """Times ``|u|`` that ``|W u|`` may be."""
+_REMEMBERED = 0.95
+"""Of the growth in one step, in the next. With that of the last three steps alone a front ran off;
+with that of all steps of one length, these stay as short as a layer has made them."""
 _CAREFUL = 10.0
 """Part of the tolerance that steps of a lower order are held to: there are few of them, and the
 error estimate, which follows smooth errors, would not see those that a start leaves behind."""
@@ -59,7 +62,7 @@ STRETCH = 1.0 + 1e-10
 """A step that would end this close to the end is stretched to it."""
 HABITS = (
     *(_ITERATIONS, _ENOUGH, _LEAST, _DIVERGES, _SLOW, _MISTRUST, _OLD, _SAFETY, _GROWTH, _SHRINK),
-    *(_LONGER, _SHORTER, _CAREFUL, _SAME, _FAR, _ANEW, STRETCH, _AMPLIFIED),
+    *(_LONGER, _SHORTER, _CAREFUL, _SAME, _FAR, _ANEW, STRETCH, _AMPLIFIED, _REMEMBERED),
 )
 """All of these, for the kernels."""
 
@@ -144,8 +147,8 @@ class Standing(NamedTuple):
     """Steps since the length or the order was changed."""
     recent: tuple[float, ...] = ()
     """The last errors, in units of the tolerance."""
-    amplified: float = 1.0
-    """Largest ``|W u| / |u|`` of the steps since the length or the order was changed."""
+    growth: float = 0.0
+    """``γ h λ`` of what has grown in steps of this length and order, forgotten little by little."""
     correction: np.ndarray | None = None
     """``u`` of the last step."""
     earlier: np.ndarray | None = None
@@ -165,7 +168,11 @@ class Standing(NamedTuple):
         if abs(h - self.h) <= _SAME * abs(h):
             return self
         powers = (h / self.h) ** np.arange(len(self.x))
-        return self._replace(x=self.x * powers[:, None], h=h, held=0, recent=(), earlier=None)
+        return self.changed(x=self.x * powers[:, None], h=h)
+
+    def changed(self, **more: Any) -> "Standing":
+        """With nothing known of steps of this length and order."""
+        return self._replace(held=0, recent=(), growth=0.0, earlier=None, **more)
 
     def counted(self, **more: int) -> "Standing":
         """With so many more of these."""
@@ -207,7 +214,7 @@ def attempt(
         factor = max(_SHRINK, _SAFETY * err ** (-1.0 / (gain.order + 1)))
         return _failed(now, factor, resolved=solved.finite, stale=stale)
     if judged and solved.amplified > _AMPLIFIED:
-        factor = max(_SHRINK, _SAFETY * _room(solved.amplified))
+        factor = max(_SHRINK, _SAFETY * _room(_growth(solved.amplified)))
         return _failed(now, factor, resolved=solved.finite)
     if not done:
         if now.age > 0:  # a new Jacobian first
@@ -223,7 +230,7 @@ def attempt(
         age=now.age + 1,
         held=now.held + 1,
         recent=(*now.recent[-2:], err),
-        amplified=max(now.amplified, solved.amplified) if now.held else solved.amplified,
+        growth=max(_growth(solved.amplified), _REMEMBERED * now.growth),
         correction=solved.first,
         earlier=now.correction if now.held > 0 else None,
         failures=0,
@@ -339,8 +346,8 @@ def _failed(now: Standing, factor: float, *, resolved: bool, stale: bool = False
     x = now.x[:2] if failures >= _ANEW else now.x
     if stale or failures >= _ANEW:
         now = now._replace(jacobian=None, matrix=None)
-    changed = now._replace(x=x, failures=failures, held=0, recent=(), earlier=None)
-    return changed._replace(following=now.h * factor, resolved=resolved)
+    following = now.h * factor
+    return now.changed(x=x, failures=failures, following=following, resolved=resolved)
 
 
 def _raised(
@@ -356,13 +363,13 @@ def _raised(
         change = _norm(system.xp, now.correction - now.earlier, weight) / (q + 1)
         above = _factor(gains(q + 1).error * change, q + 1)
         factor, raised = max(factor, above), above >= factor
-    factor = min(factor, _room(now.amplified))
+    factor = min(factor, _room(now.growth))
     factor = float(np.clip(factor, _SHRINK, _GROWTH))
     if raised:
         now = _with_one_more(system.xp, now, highest)
     elif _SHORTER <= factor <= _LONGER:
         return now
-    return now._replace(following=now.h * factor, held=0, recent=(), earlier=None)
+    return now.changed(following=now.h * factor)
 
 
 def _at_top(system: System, now: Standing, highest: np.ndarray) -> Standing:
@@ -379,10 +386,14 @@ def _with_one_more(xp: Any, now: Standing, before: np.ndarray) -> Standing:
     return now._replace(x=xp.concatenate([now.x, following]))
 
 
-def _room(amplified: float) -> float:
-    """How many times as long a step may be by what ``W`` does: ``γ h λ = 1 - 1/amplified``."""
-    now = 1.0 - 1.0 / amplified if amplified > 1.0 else 0.0
-    return (1.0 - 1.0 / _AMPLIFIED) / now if now > 0.0 else np.inf
+def _growth(amplified: float) -> float:
+    """``γ h λ``, by what ``W`` does."""
+    return 1.0 - 1.0 / amplified if amplified > 1.0 else 0.0
+
+
+def _room(growth: float) -> float:
+    """How many times as long a step may be."""
+    return _growth(_AMPLIFIED) / growth if growth > 0.0 else np.inf
 
 
 def _factor(error: float, q: int) -> float:

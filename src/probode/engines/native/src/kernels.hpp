@@ -39,7 +39,7 @@ struct Factors {
 struct Machine : Asking {
   virtual Machine* copy() const = 0;
   // Its error is to be carried along; if it is watched, to be kept at these times alone.
-  virtual void carry(const double* scheme, const double* times, long count, bool watched) = 0;
+  virtual void carry(const double* scheme, const double* times, long count, bool watched, const double* begins) = 0;
   virtual void weigh(const double* entries, const int32_t* columns, const int32_t* ends) = 0;
   // So many attempts and (if any are to be kept) accepted steps; leave after the step that has passed the time `save`.
   virtual void plan(long attempts, long wanted, double* rows, double* scalars, double save) = 0;

@@ -318,8 +318,8 @@ int probode_machine_advance(probode::Asking* machine, const double* f, double* t
 }
 
 void probode_machine_carry(probode::Machine* machine, const double* scheme, const double* times, long count,
-                           int watched) {
-  machine->carry(scheme, times, count, watched != 0);
+                           int watched, const double* begins) {
+  machine->carry(scheme, times, count, watched != 0, begins);
 }
 
 void probode_machine_weigh(probode::Machine* machine, const double* entries, const int32_t* columns,

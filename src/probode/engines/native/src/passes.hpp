@@ -26,6 +26,20 @@ inline double sum_of(long n, const Term& term) {
   return rest;
 }
 
+// The largest term(i), i < n; none of them is negative. What is not a number is passed over.
+template <typename Term>
+inline double largest_of(long n, const Term& term) {
+  double found[kSums] = {};
+  long i = 0;
+  for (; i + kSums <= n; i += kSums)
+    for (int j = 0; j < kSums; ++j) {
+      const double one = term(i + j);
+      found[j] = one > found[j] ? one : found[j];
+    }
+  for (; i < n; ++i) found[0] = std::max(found[0], term(i));
+  return *std::max_element(found, found + kSums);
+}
+
 // Vectors of one length whose memory is used again: new pages cost as much as a pass over them.
 class Vectors {
  public:

@@ -17,7 +17,7 @@ constexpr int kHighestOrder = 5;
 // Constants of step.py, in this order.
 struct Habits {
   double iterations, enough, least, diverges, slow, mistrust, old, safety, growth, shrink, longer, shorter, careful, same,
-      far, anew, stretch, amplified;
+      far, anew, stretch, amplified, remembered;
 };
 
 struct TwoPoleGain {
@@ -42,9 +42,9 @@ class TwoPole final : public Machine {
 
   Machine* copy() const override { return new TwoPole(*this); }
 
-  void carry(const double* scheme, const double* times, long count, bool watched) override {
+  void carry(const double* scheme, const double* times, long count, bool watched, const double* begins) override {
     error_ = ErrorTransport(scheme, d_, pool_, times, watched ? count : -1);
-    error_.start(t_, x_.data());
+    error_.start(t_, x_.data(), begins);
   }
 
   void weigh(const double* entries, const int32_t* columns, const int32_t* ends) override {
@@ -237,7 +237,7 @@ class TwoPole final : public Machine {
     changed_length();
   }
 
-  void changed_length() { held_ = 0, known_errors_ = 0, earlier_ = nullptr; }
+  void changed_length() { held_ = 0, known_errors_ = 0, growth_ = 0.0, earlier_ = nullptr; }
 
   // The prediction of x_0 and x_1, and what makes one of the tolerance; a matrix, if there is none; then f is wanted.
   bool predict_and_go(double* t, double* y) {
@@ -379,7 +379,7 @@ class TwoPole final : public Machine {
       return rejected(t, y);
     }
     if (amplified > habits_.amplified) {
-      fail(std::max(habits_.shrink, habits_.safety * room_to_grow(amplified)), finite, false);
+      fail(std::max(habits_.shrink, habits_.safety * room_to_grow(growth_of(amplified))), finite, false);
       return rejected(t, y);
     }
     if (!done) {
@@ -391,7 +391,7 @@ class TwoPole final : public Machine {
       }
       return rejected(t, y);
     }
-    amplified_ = held_ > 0 ? std::max(amplified_, amplified) : amplified;
+    growth_ = std::max(growth_of(amplified), habits_.remembered * growth_);
     accept(k);
     return error_.carries() ? carried(error_.passed(t_, x(0), h_, used_, t, y, work()), t, y) : went_on(t, y);
   }
@@ -492,7 +492,7 @@ class TwoPole final : public Machine {
       raised = above >= factor;
       factor = std::max(factor, above);
     }
-    factor = std::min(factor, room_to_grow(amplified_));
+    factor = std::min(factor, room_to_grow(growth_));
     factor = std::min(std::max(factor, habits_.shrink), habits_.growth);
     if (raised) {
       x_.resize((q + 2) * d_);
@@ -504,10 +504,13 @@ class TwoPole final : public Machine {
     changed_length();
   }
 
-  // How many times as long a step may be by what W does: γ h λ = 1 - 1/amplified.
-  double room_to_grow(double amplified) const {
-    if (!(amplified > 1.0)) return std::numeric_limits<double>::infinity();
-    return (1.0 - 1.0 / habits_.amplified) / (1.0 - 1.0 / amplified);
+  // γ h λ, by what W does.
+  static double growth_of(double amplified) { return amplified > 1.0 ? 1.0 - 1.0 / amplified : 0.0; }
+
+  // How many times as long a step may be.
+  double room_to_grow(double growth) const {
+    if (!(growth > 0.0)) return std::numeric_limits<double>::infinity();
+    return growth_of(habits_.amplified) / growth;
   }
 
   double factor_of(double error, int q) const {
@@ -572,7 +575,7 @@ class TwoPole final : public Machine {
   bool matrix_room_ = false, has_jacobian_ = false, singular_ = false, resolved_ = true, finishing_ = false;
   int age_ = 0, held_ = 0, failures_ = 0, known_errors_ = 0, iteration_ = 0, exit_ = 0, status_ = kRunning;
   double rate_ = 1.0, rating_ = 1.0, before_length_ = 0.0, failed_error_ = 0.0, recent_[3] = {}, scale_ = 0.0;
-  double first_amplified_ = 1.0, amplified_ = 1.0;  // largest |W u| / |u| since the length or the order was changed
+  double first_amplified_ = 1.0, growth_ = 0.0;  // γ h λ of what has grown in steps of this length and order
   double std_ = 0.0, noise_ = 0.0, target_ = 0.0, before_t_ = 0.0;
   double save_ = std::numeric_limits<double>::quiet_NaN();
   long attempts_ = 0, wanted_ = 0, taken_ = 0;

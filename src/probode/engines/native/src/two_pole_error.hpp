@@ -45,8 +45,9 @@ class ErrorTransport {
   bool carries() const { return w_ > 0; }
   int behind() const { return behind_; }
 
-  void start(double t, const double* y) {
-    e_.assign(d_, 0.0), he_.assign(d_, 0.0), last_.assign(d_, 0.0);
+  // `begins`: the error of the start.
+  void start(double t, const double* y, const double* begins) {
+    e_.assign(begins, begins + d_), he_.assign(d_, 0.0), last_ = e_;
     nodes_.push_back({t, copied(y), 0.0, nullptr});
     if (!watched_) return;
     last_t_ = t, square_.assign(d_, 0.0), largest_.assign(d_, 0.0);
@@ -169,10 +170,17 @@ class ErrorTransport {
     for (long begin = 0; begin < d_; begin += kBlock) {
       const long some = std::min(d_, begin + kBlock) - begin;
       double changes[kBlock], errors[kBlock], values[kBlock];
-      for (long k = 0, i = begin; k < some; ++k, ++i) {
-        const double change = a0 * v[i] + b0 * u[i], scale = 1.0 / (std::fabs(value[i]) + floor);
-        if (taken) e_[i] -= change, he_[i] -= a1 * v[i] + b1 * u[i];
-        changes[k] = change * scale, errors[k] = e_[i] * scale, values[k] = value[i] * scale;
+      const double *__restrict uu = u + begin, *__restrict vv = v + begin, *__restrict yy = value + begin;
+      double *__restrict e = e_.data() + begin, *__restrict he = he_.data() + begin;
+      if (taken)
+        for (long k = 0; k < some; ++k) {
+          changes[k] = a0 * vv[k] + b0 * uu[k];
+          e[k] -= changes[k], he[k] -= a1 * vv[k] + b1 * uu[k];
+        }
+      for (long k = 0; k < some; ++k) {
+        const double scale = 1.0 / (std::fabs(yy[k]) + floor);
+        errors[k] = e[k] * scale, values[k] = yy[k] * scale;
+        if (round_ == 0) changes[k] *= scale;
       }
       if (round_ == 0) moved += sum_of(some, [&](long k) { return square_of(changes[k]); });
       off += sum_of(some, [&](long k) { return square_of(errors[k]); });
@@ -236,7 +244,7 @@ class ErrorTransport {
         for (long i = 0; i < size; ++i) sum[i] += weight * (value[i] - here[begin + i]);
       }
       for (long i = 0; i < size; ++i) slope_[begin + i] = sum[i];
-      for (long i = 0; i < size; ++i) largest = std::max(largest, std::fabs(here[begin + i]));
+      largest = std::max(largest, largest_of(size, [&](long i) { return std::fabs(here[begin + i]); }));
     }
     largest_value_ = largest;
   }
@@ -255,15 +263,22 @@ class ErrorTransport {
     }
     ++passed_;
     const double length = 2.0 * std::max(least_, window_ * passed_) + 1.0, part = 1.0 / std::min(1.0 * passed_, length);
-    const double* y = node.y.get();
-    for (long i = 0; i < d_; ++i) {
-      square_[i] += part * (e_[i] * e_[i] - square_[i]);
-      low_[i] = y[i] < low_[i] ? y[i] : low_[i];
-      high_[i] = y[i] > high_[i] ? y[i] : high_[i];
-      largest_[i] = std::fabs(e_[i]) > largest_[i] ? std::fabs(e_[i]) : largest_[i];
-    }
+    extend(d_, part, node.y.get(), e_.data(), square_.data(), low_.data(), high_.data(), largest_.data());
     save(node.t);
     last_t_ = node.t;
+  }
+
+  // The mean square of the error, its largest and the extremes of the value, with one node more.
+  static void extend(long d, double part, const double* __restrict y, const double* __restrict e,
+                     double* __restrict square, double* __restrict low, double* __restrict high,
+                     double* __restrict largest) {
+    for (long i = 0; i < d; ++i) {
+      const double off = std::fabs(e[i]);
+      square[i] += part * (off * off - square[i]);
+      low[i] = y[i] < low[i] ? y[i] : low[i];
+      high[i] = y[i] > high[i] ? y[i] : high[i];
+      largest[i] = off > largest[i] ? off : largest[i];
+    }
   }
 
   void save(double t) {
