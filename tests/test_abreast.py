@@ -142,7 +142,7 @@ IN_PLACE_OF_CUDA = """
 #define __forceinline__ inline
 #define __noinline__
 #define __global__
-#define __launch_bounds__(x)
+#define __launch_bounds__(...)
 struct Place3 { int x; };
 static Place3 blockIdx{0}, blockDim{32}, threadIdx{0};
 inline double __longlong_as_double(long long x) { double y; std::memcpy(&y, &x, 8); return y; }

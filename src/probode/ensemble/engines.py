@@ -2,9 +2,8 @@
 
 Three engines take the same members and give the same results: :mod:`probode.ensemble.one_by_one`,
 the native kernels (members side by side, in vectors or the threads of a GPU);
-:mod:`probode.engines.lanes`, the same by XLA, where there are no kernels, or for the ends of many
-members on a GPU; and :mod:`probode.ensemble.vmapped`, the library's own loop on a batch, for all
-the rest.
+:mod:`probode.engines.lanes`, the same by XLA, where there are no kernels; and
+:mod:`probode.ensemble.vmapped`, the library's own loop on a batch, for all the rest.
 """
 
 from collections.abc import Callable
@@ -185,8 +184,6 @@ def choose(
             "classes of this library (none that inherit from them), and lanes for the model's "
             "error bars. engine='auto' takes another one where needed."
         )
-    if _card(device) is not None and _suits(members, settings, device, count):
-        return Choice("lanes", "ends with the model's error bars, in one kernel of the card")
     if lacking is not None and _suits(members, settings, device, count):
         return Choice("lanes", f"many members of a small system; the kernels lack {lacking}")
     if lacking is not None:

@@ -37,7 +37,7 @@ _WARP = 32
 _FEWEST_ROWS = 256
 _PART_OF_MEMORY = 0.4
 """Of what is free, for the rows of the steps."""
-_MOST_BYTES = 2**32
+_MOST_BYTES = 2**33
 """For these, at first: it is filled with zeros."""
 
 

@@ -43,7 +43,10 @@ using namespace probode::card;
 // Rows of the steps and of the save points lie beside each other for the threads of a warp: `rows` has room for
 // `most_rows` of every thread. Members are solved up to the place `count` of their order; `turn`: up to where they have
 // been begun.
-extern "C" __global__ void __launch_bounds__(128)
+//
+// Two blocks of a multiprocessor: as many registers as there are. Left to itself the compiler at times takes 32, and keeps
+// all else in memory.
+extern "C" __global__ void __launch_bounds__(128, 2)
 solve_members(Given given, Options options, const double* for_start, const double* for_value, const double* for_slopes,
               double* rows, long most_rows, double* noted, long count, unsigned long long* turn) {
   constexpr int kWarp = 32;
