@@ -54,6 +54,8 @@ def check_memory(family: Family, settings: Settings) -> None:
 class Collected(Mapping[str, np.ndarray]):
     """In memory: arrays with the members, in C order of the dimensions, in front."""
 
+    _waiting = np.zeros(0, bool)  # of pickles of older versions: nothing
+
     def __init__(self, family: Family, settings: Settings) -> None:
         self._count, self._layout = family.count, layout(family, settings)
         self._arrays: dict[str, np.ndarray] = {}

@@ -47,9 +47,10 @@ from probode.solve import solve
 _PART_OF_MEMORY = 0.8
 """Of what is free, for the steps of the members at work, to be smoothed: as many as are allowed."""
 
-_MOST_ALONE = 256
+_MOST_ALONE = 4096
 """Members with a vector field that switches in time, each of which is solved by a call of its own:
-steps then end at the switches, where its derivatives are found anew."""
+steps then end at the switches, where its derivatives are found anew. That takes some ten
+milliseconds each; of more, steps go across the switches, and are shortened there."""
 
 
 class Lacking(Exception):
@@ -76,7 +77,7 @@ def lacks(
     """
     if timing(field.program).switches:
         alone = device is None and count <= _MOST_ALONE
-        return None if alone else "starts anew where f switches in time"
+        return None if alone else "a start anew where f switches in time"
     try:
         with double_precision():
             _prepare(members, settings, field, device)

@@ -228,9 +228,9 @@ struct LookBack {
   // A row in units of its own length, which is kept.
   void scale_row(Number* row, int count, int block, int a, const Seen& out) const {
     const S s = sizes;
-    const Number unit = norm_of(row, 1, count), inverse = same(1.0) / choose(unit > same(0.0), unit, same(1.0));
+    const Number unit = norm_of(row, 1, count), divisor = choose(unit > same(0.0), unit, same(1.0));
     PROBODE_UNROLL
-    for (int i = 0; i < count; ++i) row[i] = row[i] * inverse;
+    for (int i = 0; i < count; ++i) row[i] = row[i] / divisor;  // the inverse of some numbers overflows
     PROBODE_UNROLL
     for (int k = 0; k < (s.width == 1 && s.blocks == 1 ? s.d : 1); ++k) out.unit[component(block, a, k)] = unit;
   }
