@@ -55,7 +55,7 @@ class Sizes(NamedTuple):
 
     @property
     def kept(self) -> int:
-        """Numbers that are kept of a step, to be smoothed: see ``Kept`` of ``solve.hpp``."""
+        """Numbers that are kept of a step, to be smoothed: ``Kept`` of ``src/abreast/kept.hpp``."""
         w, above = self.width, self.block - 2 * self.width
         scales = self.d if self.multivariate and not self.fixed else 1
         triangle = self.block * w - w * (w - 1) // 2 + above * (above + 1) // 2

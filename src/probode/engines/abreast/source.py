@@ -18,7 +18,7 @@ from probode.engines.native.tape import Tape
 
 HEADERS = (
     *("given.hpp", "number.hpp", "sizes.hpp", "attempt.hpp", "bend.hpp", "look_back.hpp"),
-    *("carried_errors.hpp", "bars.hpp", "solve.hpp", "card.hpp"),
+    *("carried_errors.hpp", "kept.hpp", "bars.hpp", "solve.hpp", "card.hpp"),
 )
 
 _UNROLLED = 12

@@ -3,58 +3,10 @@
 #pragma once
 
 #include "carried_errors.hpp"
+#include "kept.hpp"
 
 namespace probode {
 namespace PROBODE_ISA {
-
-// Numbers of the members in rows, as many as there is room for: a row of every member has a place of its own.
-struct Store {
-  double* first;  // on a card: of this thread
-  long stride;    // from one number of a member to the next
-  int width;      // numbers of a row
-
-  double& of(int lane, long row, int entry) const { return first[(row * width + entry) * stride + lane]; }
-
-  // A row of each member, to be read.
-  struct Reading {
-    const double* from[kAbreast];
-    long stride;
-
-    Number operator[](int entry) const {
-      Number x = same(0.0);
-      PROBODE_UNROLL
-      for (int lane = 0; lane < kAbreast; ++lane) PROBODE_ISA::put(x, lane, from[lane][entry * stride]);
-      return x;
-    }
-  };
-
-  Reading read(Number row) const {
-    Reading found{{}, stride};
-    PROBODE_UNROLL
-    for (int lane = 0; lane < kAbreast; ++lane) found.from[lane] = &of(lane, static_cast<long>(at(row, lane)), 0);
-    return found;
-  }
-
-  // Numbers of the same row of all members.
-  void put(long row, const Number* x, int from, int count) const {
-#if PROBODE_ON_CARD
-    PROBODE_UNROLL
-    for (int i = 0; i < count; ++i) of(0, row, from + i) = x[i];
-#else
-    std::memcpy(first + (row * width + from) * kAbreast, x, sizeof(Number) * count);
-#endif
-  }
-
-  // Numbers of rows that each member has for itself.
-  void put(Mask on, Number row, const Number* x, int from, int count) const {
-    for (int lane = 0; lane < kAbreast; ++lane) {
-      if (!holds(on, lane)) continue;
-      const long own = static_cast<long>(at(row, lane));
-      PROBODE_UNROLL
-      for (int i = 0; i < count; ++i) of(lane, own, from + i) = at(x[i], lane);
-    }
-  }
-};
 
 // sqrt(a² + b²). What is handed to a function that is not inlined by its place, a card keeps in memory all along, instead
 // of in registers: such functions take numbers.
