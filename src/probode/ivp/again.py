@@ -48,6 +48,6 @@ def _repeat(task: Task, control: PControl, plain: Function, first: Any, part: fl
     task = replace(task, tf=float(t[-1]), times=t, breakpoints=inside, limits=limits)
     rtol, atol = first.tolerances
     tight = tightened(replace(control, rtol=rtol, atol=atol), first.solver.order, part)
-    return with_notice(task, plain, lambda task: task.integrate([Candidate(first.solver)], tight))[
-        0
-    ]
+    candidates = [Candidate(first.solver)]
+    found = with_notice(task, plain, lambda task: task.integrate(candidates, tight))
+    return found[0]
