@@ -56,7 +56,7 @@ _FORMS = {
     "round_even": "nearbyint({0})",
     "sign": "({0} > 0.0 ? 1.0 : {0} < 0.0 ? -1.0 : {0})",
 }
-"""Of those operations that are not called by their names."""
+"""Expressions of the operations that are no functions of one number with the same name in C++."""
 
 
 def source(problem: Problem) -> str:
@@ -181,7 +181,7 @@ def _function(name: str, tape: Tape, problem: Problem, d: int) -> str:
     for operation, place, reads in _operations(tape):
         names[place] = f"v{place}"
         lines.append(
-            f"  const double v{place} = {_expression(operation, [names[i] for i in reads])};"
+            f"  const double v{place} = {_form(operation).format(*(names[i] for i in reads))};"
         )
     places = tape.code[len(tape.code) - _outputs(tape) :].tolist()
     lines += [f"  out[{i}] = {names[place]};" for i, place in enumerate(places)]
@@ -190,17 +190,27 @@ def _function(name: str, tape: Tape, problem: Problem, d: int) -> str:
     return "\n".join([f"__device__ {alone} void {name}({arguments}) {{", *lines, "}"])
 
 
-def _expression(operation: str, reads: list[str]) -> str:
+def _form(operation: str) -> str:
+    """Return the expression of an operation, ``{0}``, ``{1}``, ``{2}`` standing for its operands."""
     if operation in _INFIX:
-        return f"{reads[0]} {_INFIX[operation]} {reads[1]}"
+        return f"{{0}} {_INFIX[operation]} {{1}}"
     if operation in _COMPARED:
-        return f"({reads[0]} {_COMPARED[operation]} {reads[1]} ? 1.0 : 0.0)"
-    form = _FORMS.get(operation)
-    return f"{operation}({reads[0]})" if form is None else form.format(*reads)
+        return f"({{0}} {_COMPARED[operation]} {{1}} ? 1.0 : 0.0)"
+    return _FORMS.get(operation, f"{operation}({{0}})")
+
+
+@lru_cache(maxsize=len(OPERATIONS))
+def _arity(operation: str) -> int:
+    """Count the operands of an operation."""
+    return sum(f"{{{i}}}" in _form(operation) for i in range(3))
 
 
 def _operations(tape: Tape) -> Iterator[tuple[str, int, list[int]]]:
-    """``(name, place of the result, places that are read)``, as ``Tape`` of tape.hpp walks them."""
+    """Yield ``(name, place of the result, places of the operands)`` in the order of tape.hpp.
+
+    Rows and groups of a list have room for three operands. The room that an operation leaves unused
+    refers to places that need not exist, and is passed over here.
+    """
     code = tape.code.tolist()
     groups, at = code[1], 4
     for group in range(groups + 1):
@@ -209,7 +219,8 @@ def _operations(tape: Tape) -> Iterator[tuple[str, int, list[int]]]:
         for i in range(count):
             operation, *reads = code[at : at + 4]
             at += 4
-            yield OPERATIONS[operation], place + i, reads
+            name = OPERATIONS[operation]
+            yield name, place + i, reads[: _arity(name)]
         if group == groups:
             return
         operation, count, place = code[at : at + 3]
@@ -221,5 +232,6 @@ def _operations(tape: Tape) -> Iterator[tuple[str, int, list[int]]]:
                 at += count + -count % LANE
             else:
                 operands.append([first + i * (kind == 0) for i in range(count)])
+        name = OPERATIONS[operation]
         for i in range(count):
-            yield OPERATIONS[operation], place + i, [places[i] for places in operands]
+            yield name, place + i, [places[i] for places in operands[: _arity(name)]]
