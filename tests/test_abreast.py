@@ -8,6 +8,7 @@ import functools
 import shutil
 import subprocess
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -15,10 +16,10 @@ from quick_ensembles import assert_same_bars
 
 from probode import EK0, EK1, DiagonalEK1, PControl, Status, solve_ensemble
 from probode.engines import native
-from probode.engines.abreast import on_host, source
+from probode.engines.abreast import cuda, on_card, on_host, source
 from probode.engines.native.code import OPERATIONS
 from probode.engines.native.library import address
-from probode.ensemble import one_by_one
+from probode.ensemble import engines, one_by_one
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="native kernels were not built")
 
@@ -271,6 +272,22 @@ def test_every_operation_has_a_form():
     known |= {"ceil", "round", "sqrt"}
     named = {x for x in OPERATIONS if source._form(x).startswith(f"{x}({{0}})")}
     assert named <= known
+
+
+def test_members_for_which_a_card_has_no_memory_are_solved_in_a_batch(monkeypatch, caplog):
+    def full(*args, **how):
+        raise cuda.OutOfMemory("CUDA: out of memory")
+
+    def batch(*args, **how):  # by the kernels of the CPU: a batch takes long to compile
+        return one_by_one.solve_one_by_one(*args, **{**how, "device": None}), None
+
+    monkeypatch.setattr(on_card, "lacks", lambda device: None)
+    monkeypatch.setattr(on_card, "solve", full)
+    monkeypatch.setattr(engines, "_card", lambda device: jax.devices()[0])
+    monkeypatch.setattr(engines, "solve_vmapped", batch)
+    found = series(solver=EK0(3))
+    assert "free memory on the card" in caplog.text
+    assert np.isfinite(found.mean).all()
 
 
 @pytest.mark.parametrize("smooth", [True, False])

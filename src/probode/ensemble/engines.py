@@ -135,8 +135,8 @@ def _solve_members(
                 on_progress=on_progress,
                 stop=stop,
             )
-        except one_by_one.Lacking as what:  # members solved again, without derivatives
-            logger.info("members are solved by the engine 'vmapped': the kernels lack %s", what)
+        except one_by_one.Lacking as what:  # known only now: memory, or derivatives left out
+            logger.warning("members are solved by the engine 'vmapped': the kernels lack %s", what)
     return solve_vmapped(
         vector_field, members, settings, device=device, on_progress=on_progress, stop=stop
     )[0]

@@ -21,7 +21,7 @@ from probode.base.precision import double_precision
 from probode.base.record import unchecked
 from probode.base.status import Status
 from probode.base.turns import in_turns
-from probode.engines.abreast import on_card, on_host
+from probode.engines.abreast import cuda, on_card, on_host
 from probode.engines.abreast import problem as abreast
 from probode.engines.lanes.records import COUNTS, SIGN_COUNT, LaneResults, Members
 from probode.engines.native.engine import NATIVE
@@ -46,6 +46,11 @@ from probode.solve import solve
 
 _PART_OF_MEMORY = 0.8
 """Of what is free, for the steps of the members at work, to be smoothed: as many as are allowed."""
+
+_NO_MEMORY = (
+    "free memory on the card for its threads (XLA_PYTHON_CLIENT_PREALLOCATE=false, set before JAX "
+    "is imported, leaves more of it free)"
+)
 
 _MOST_ALONE = 4096
 """Members with a vector field that switches in time, each of which is solved by a call of its own:
@@ -278,7 +283,10 @@ def _solve(
     """All members, side by side where that is possible; the others one after the other."""
     method = prepared.method
     if device is not None:
-        return on_card.solve(_abreast(prepared, members, settings), found, device, **how)
+        try:
+            return on_card.solve(_abreast(prepared, members, settings), found, device, **how)
+        except cuda.OutOfMemory:
+            raise Lacking(_NO_MEMORY) from None
     lacking = abreast.lacks(method, settings.solver.initialization, prepared.control)
     if lacking is not None or _columns_of_block(method) > on_host.MOST_COLUMNS:
         solve_members(_given(prepared, members, settings), found, **how)

@@ -104,11 +104,19 @@ def _driver() -> ctypes.CDLL:
     return library
 
 
+_NO_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
+
+
+class OutOfMemory(RuntimeError):
+    """Memory of a card that a program needs and that is not free."""
+
+
 def _done(driver: ctypes.CDLL, code: int) -> None:
     if code:
         text = ctypes.c_char_p()
         driver.cuGetErrorString(code, ctypes.byref(text))
-        raise RuntimeError(f"CUDA: {text.value.decode() if text.value else f'error {code}'}")
+        kind = OutOfMemory if code == _NO_MEMORY else RuntimeError
+        raise kind(f"CUDA: {text.value.decode() if text.value else f'error {code}'}")
 
 
 class Card:

@@ -191,7 +191,7 @@ def _function(name: str, tape: Tape, problem: Problem, d: int) -> str:
 
 
 def _form(operation: str) -> str:
-    """Return the expression of an operation, ``{0}``, ``{1}``, ``{2}`` standing for its operands."""
+    """Return the expression of an operation, with ``{0}`` in the place of its first operand."""
     if operation in _INFIX:
         return f"{{0}} {_INFIX[operation]} {{1}}"
     if operation in _COMPARED:
