@@ -280,11 +280,8 @@ class Task:
             made = replace(made, problem=way.problem, is_complex=embedding.is_complex)
             if self.carried is not None:
                 made = replace(made, begins=self.carried.error)
-            cuts = self.cuts and not large
-            if cuts and made.status == Status.EVENT and self.watched is not None:
-                end = events.end_time(self.watched, made, embedding.values)
-                if end is not None and end != made.t[0]:
-                    made = cut(made, end, held)
+            if self.cuts and not large and made.status != Status.RUNNING:
+                made = self._cut(made, held, limits)
             if large:
                 return large_system.calibrated(made, way.given, options.calibration)
             return calibrated(made, made.problem.field, options.calibration, limits)
@@ -306,6 +303,23 @@ class Task:
                 *(partial(way.run, engine), smoothing, monitor, finish),
                 *(self.output, self.times, budget, held),
             )
+
+    def _cut(self, made: Posterior, held: Constraint | None, limits: Limits) -> Posterior:
+        """The posterior up to the event that ends it, with its events.
+
+        They are located once: a second search, of the part that is kept, could find others, and
+        the piece that follows would begin at a time to which its state does not belong.
+        """
+        if self.watched is None:
+            return made
+        located = events.crossings_of(self.watched, made, self.embedding.values, limits)
+        if located.ended:
+            made = replace(made, status_code=np.asarray(Status.EVENT.value))
+            end = located.crossings[-1].t
+            if end != made.t[0]:
+                made = cut(made, end, held)
+                located = located.cut_at(np.asarray(made.t))
+        return replace(made, problem=made.problem.with_events(located))
 
 
 _UNTIL_LARGE = "until is not for SparseEK1, which has no dense Jacobian: use EK0 or EK1."
