@@ -314,7 +314,8 @@ class Task:
             return made
         located = events.crossings_of(self.watched, made, self.embedding.values, limits)
         if located.ended:
-            made = replace(made, status_code=np.asarray(Status.EVENT.value))
+            code: Any = np.asarray(Status.EVENT.value)
+            made = replace(made, status_code=code)
             end = located.crossings[-1].t
             if end != made.t[0]:
                 made = cut(made, end, held)
