@@ -189,7 +189,7 @@ class Surface(NamedTuple):
     value: float
     gradient: np.ndarray
     rate: float
-    """``∇h·f + h_t``: how fast the function changes along the solution (zero: rounding hides it)."""
+    """``∇h·f + h_t``, the rate of change along the solution; zero if it is rounding."""
 
     @staticmethod
     def at(place: Place, event: Callable[[float, np.ndarray], Any]) -> "Surface":

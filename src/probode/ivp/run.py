@@ -198,11 +198,7 @@ class Task:
             posterior = None
             for way in (*ways, DrivenFromPython(self, solver, user)):
                 way.prepare(method, control, y0, suspects)
-                run = partial(self._run, engine, way, method, callback, budget, held)
-                posterior = run()
-                if posterior is not None and way.learns(*_steps_of(posterior.path)):
-                    way.prepare(method, control, y0, suspects)
-                    posterior = run()
+                posterior = self._run(engine, way, method, callback, budget, held)
                 if posterior is None:
                     return None
                 if traced is None or user.still_holds(traced, *_steps_of(posterior.path)):
@@ -216,9 +212,7 @@ class Task:
             assert posterior is not None
         stats = posterior.stats
         counts = {
-            "nfev": int(stats.f_evaluations)
-            + int(stats.calibration_f_evaluations)
-            + way.other_evaluations,
+            "nfev": int(stats.f_evaluations) + int(stats.calibration_f_evaluations),
             "njev": int(stats.jacobian_evaluations) + int(stats.calibration_jacobian_evaluations),
             "nlu": int(stats.factorisations),
         }
