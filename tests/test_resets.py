@@ -267,6 +267,59 @@ def test_an_event_does_not_fire_again_at_its_own_root(kept):
         assert np.min(result.y[0]) > -1e-6
 
 
+def sliding(t, y):
+    return [-y[0], y[0]]
+
+
+def on_the_surface(t, y):
+    return y[0] + y[1]
+
+
+def same(t, y):
+    return y
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+@pytest.mark.parametrize(
+    "options", [{}, {"order": 3}, {"rtol": 1e-9, "atol": 1e-12}, {"calibration": "model"}]
+)
+def test_a_function_that_stays_at_zero_does_not_act(options, terminal):
+    """Rounding moves it to both sides of zero all the time."""
+    hit = event(on_the_surface, None if terminal else same, terminal=terminal)
+    options = {"rtol": 1e-6, "atol": 1e-9, **options}
+    result = solve_ivp(sliding, (0, 1), [0.7, -0.7], "EK1", events=hit, **options)
+    assert result.status == 0 and len(result.t_events[0]) == 0
+
+
+CIRCLE = {"fun": lambda t, y: [-y[1], y[0]], "t_span": (0, 1), "y0": [1.0, 0.0]}
+
+
+@pytest.mark.parametrize("smooth", [True, False])
+@pytest.mark.parametrize("method", ["EK0", "EK1"])
+def test_the_state_after_an_event_belongs_to_its_time(method, smooth):
+    """A function that is zero up to the error of the solve: it crosses zero where that says so."""
+    hit = event(lambda t, y: y[0] ** 2 + y[1] ** 2 - 1.0, same)
+    result = solve_ivp(**CIRCLE, method=method, events=hit, rtol=1e-5, atol=1e-8, smooth=smooth)
+    assert len(result.t_events[0]) > 0 and result.status == 0
+    error = np.abs(result.y - [np.cos(result.t), np.sin(result.t)])
+    assert np.max(error / np.maximum(result.y_std, 1e-13)) < 5.0
+    pieces = result.posterior.pieces
+    np.testing.assert_array_equal([p.t[-1] for p in pieces[:-1]], [p.t[0] for p in pieces[1:]])
+
+
+def test_a_solution_that_slides_from_some_time_on():
+    """It reaches the surface at t = 1, and stays there: one event."""
+
+    def free(t, y):
+        return np.array([1.0, 0.5])
+
+    hit = event(on_the_surface, lambda t, y: Restart(y, fun=sliding))
+    result = solve_ivp(free, (0, 3), [-1.4, -0.1], "EK1", events=hit, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(result.t_events[0], [1.0], rtol=1e-12)
+    late = result.t > 1.0
+    np.testing.assert_allclose(result.y[0, late], -0.4 * np.exp(1.0 - result.t[late]), rtol=1e-7)
+
+
 def test_two_events_at_one_time():
     """Into a corner: both walls throw it back."""
     walls = [

@@ -1,5 +1,7 @@
 """Where f switches in time the solution goes on and its derivatives are found anew."""
 
+import bisect
+import json
 import math
 
 import jax.numpy as jnp
@@ -10,7 +12,6 @@ import probode
 from probode import EK0, EK1, PIControl, solve_ivp
 from probode.base.precision import double_precision
 from probode.engines import native
-from probode.programs.clock import Clock
 
 RATE = 0.5
 
@@ -218,13 +219,25 @@ def test_a_tolerance_on_the_answer_sees_the_pulses_of_a_python_function():
     assert result.y[0, -1] == pytest.approx(truth_of_doses(71.9), rel=1e-4)
 
 
-def test_pulses_too_short_to_be_followed_are_no_success():
+def test_pulses_too_short_to_be_found_are_flagged():
+    """Some are found, each shorter than the time between two looks."""
+
     def spikes(t, y):
         return [(1.0 if math.sin(200 * t) > 0.9999 else 0.0) - float(y[0])]
 
-    result = solve_ivp(spikes, (0, 20), [0.0], EK0(3), global_rtol=1e-2, time_limit=20)
+    result = solve_ivp(spikes, (0, 1), [0.0], EK0(3), rtol=1e-6, atol=1e-9)
     assert "switches" in result.posterior.diagnose().flags
-    assert not result.success
+
+
+def test_a_step_before_a_switch_does_not_pass_it():
+    """There is a stop behind the switch: the step ends at the nearer one."""
+
+    def pulses(t, y):
+        return [(10.0 if 5 <= t < 5.1 else 0.0) + (1.0 if 8.0 <= t < 8.02 else 0.0)]
+
+    result = solve_ivp(pulses, (0, 10), [0.0], breakpoints=[5.0, 5.1], rtol=1e-6, atol=1e-9)
+    assert np.all(np.diff(result.t) > 0.0) and {5.0, 5.1} <= set(np.round(result.t, 12))
+    assert result.y[0, -1] == pytest.approx(1.02, rel=1e-6)
 
 
 def helper(t):
@@ -244,48 +257,75 @@ class Wave:
         return [float(math.sin(self.frequency * t) > 0)]
 
 
-FOLLOWED = {
+def looked_up(t, y):
+    return [[1.0, -2.0, 4.0, 0.0][bisect.bisect([1.5, 4.0, 6.5], float(t))]]
+
+
+LOCATED = {
     "comparison": (lambda t, y: [float(2 * t - 1 < 5)], [3]),
     "remainder": (lambda t, y: [float(t % 4 < 0.5)], [0.5, 4, 4.5, 8, 8.5]),
     "integers": (lambda t, y: [float(int(t / 4))], [4, 8]),
     "helper": (lambda t, y: [float(helper(t))], [4, 8]),
-    "maximum": (lambda t, y: [max(0.0, t - 6)], [6]),
-    "absolute": (lambda t, y: [abs(t - 5)], [5]),
     "one after the other": (lambda t, y: [1.0 if t < 2 else 2.0 if t < 7 else 3.0], [2, 7]),
-    "array": (lambda t, y: [np.sum(t >= np.array([1.0, 2.5]))], [1, 2.5]),
-    "table": (lambda t, y: [np.interp(t, [1.0, 2.5, 4.0], [0.0, 1.0, 0.0])], [1, 2.5, 4]),
     "sine": (lambda t, y: [float(math.sin(t) > 0)], [np.pi, 2 * np.pi, 3 * np.pi]),
     "imported inside": (imported_inside, [np.pi, 2 * np.pi, 3 * np.pi]),
     "method": (Wave().field, [np.pi, 2 * np.pi, 3 * np.pi]),
-    "smooth": (lambda t, y: [math.exp(-t) * y[0]], []),
+    "bisect": (looked_up, [1.5, 4.0, 6.5]),
+    "equal at the steps": (lambda t, y: [{0: 1.0, 1: -1.0}[int(t) % 2]], list(range(1, 10))),
 }
 
 
-@pytest.mark.parametrize("name", FOLLOWED)
-def test_time_is_followed_through_python(name):
-    function, expected = FOLLOWED[name]
-    clock = Clock(function, (), 0.0, 10.0)
-    clock.follow(np.ones(1))
-    found = clock.switches
-    np.testing.assert_allclose(found.times, expected, rtol=1e-12)
-    assert not found.finely or not expected
+@pytest.mark.parametrize("name", LOCATED)
+def test_switches_that_only_python_knows_of_are_located(name):
+    """In the steps, or where looks between them show that steps have passed over them."""
+    function, expected = LOCATED[name]
+    result = solve_ivp(function, (0, 9.9), [0.0], rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(result.posterior.problem.switches.times, expected, rtol=1e-12)
+    assert result.success and result.posterior.diagnose().trusted
 
 
-def test_functions_of_time_without_branches_are_asked_no_more_often():
-    def smooth(t, y):
-        return [math.cos(t) - float(y[0])]
-
-    calls = []
-    clock = Clock(lambda t, y: calls.append(t) or smooth(t, y), (), 0.0, 10.0)
-    clock.follow(np.ones(1))
-    assert len(calls) <= 4
-    assert not clock.switches.finely
+def kepler(t, y):
+    """Newton's iteration, which compares numbers made of ``t`` with each other."""
+    anomaly = t
+    while abs(anomaly - 0.3 * math.sin(anomaly) - t) > 1e-13:
+        step = (anomaly - 0.3 * math.sin(anomaly) - t) / (1 - 0.3 * math.cos(anomaly))
+        anomaly = anomaly - step
+    return [1.0 / (1.0 - 0.3 * math.cos(anomaly))]
 
 
-def test_a_time_made_a_float_is_followed():
+def test_an_iteration_is_no_switch():
+    result = solve_ivp(kepler, (0, 10), [0.0], rtol=1e-6, atol=1e-9)
+    anomaly = result.y[0]
+    np.testing.assert_allclose(anomaly - 0.3 * np.sin(anomaly), result.t, atol=1e-6)
+    assert len(result.posterior.problem.switches.times) == 0 and len(result.t) < 300
+    assert result.posterior.diagnose().trusted
+
+
+def test_a_function_that_keeps_its_times():
+    """It compares ``t`` with all times at which it was called before."""
+    history = [0.0]
+
+    def remembers(t, y):
+        history.append(float(t))
+        return [-float(y[0]) if sum(s < t for s in history) >= 0 else 0.0]
+
+    result = solve_ivp(remembers, (0, 2), [1.0], rtol=1e-6, atol=1e-9)
+    assert result.success and len(history) < 10_000
+    assert result.y[0, -1] == pytest.approx(np.exp(-2.0), rel=1e-6)
+
+
+def test_a_jump_in_which_the_steps_get_stuck_is_located():
+    """Next to the start of ``y`` at zero, where the tolerance is absolute and tiny."""
+    result = solve_ivp(python_doses, (1, 30), [0.0], rtol=1e-9, atol=1e-12)
+    truth = sum(response(result.t, start, 0.05, 200.0) for start in (12.0, 24.0))
+    assert result.success
+    assert np.max(np.abs(result.y[0] - np.where(result.t < 12.0, 0.0, truth))) < 1e-9
+
+
+def test_a_short_pulse_is_located():
     def pulse(t, y):
-        return [1e3 - y[0]] if 5.3 < float(t) < 5.301 else [-y[0]]
+        return [1e3 - y[0]] if 5.3 < json.loads(str(float(t))) < 5.33 else [-y[0]]
 
     result = probode.solve_ivp(pulse, (0, 20), [1.0], rtol=1e-6, atol=1e-9)
-    after = 1e3 * (np.exp(-(20 - 5.301)) - np.exp(-(20 - 5.3))) + np.exp(-20.0)
+    after = 1e3 * (np.exp(-(20 - 5.33)) - np.exp(-(20 - 5.3))) + np.exp(-20.0)
     assert abs(result.y[0, -1] - after) < 1e-8

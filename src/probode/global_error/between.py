@@ -39,6 +39,8 @@ _LISTED, _COMPILED = 1024, 256
 that XLA has compiled, which may be of any price."""
 _FEWEST_ON_HOST, _PART_ON_HOST, _MOST_ON_HOST = 48, 0.15, 20_000
 """Looks at a Python function: at least so many, or this part of the evaluations of the solve."""
+_ROUGH, _MOST_ROUGH = 1e-2, 1000
+"""Change of the residual that may be a jump, as a part of how much ``f`` varies; pairs of times."""
 _GOLDEN = 0.6180339887498949
 _ALLOWED_TOLERANCES, _ALLOWED_ERRORS = 30.0, 10.0
 _DIFFERENCE = 1e-6
@@ -55,6 +57,9 @@ class Look(NamedTuple):
     """The largest effect of a residual, in units of what is allowed."""
     suspects: np.ndarray
     """Times of looks ``(M, 3)`` around each that saw more than allowed: before, there, after."""
+    rough: np.ndarray = np.zeros((0, 2))
+    """Pairs of neighbouring times of looks at a function that may switch, between which it changes
+    in another way than the solution does."""
 
     @property
     def numbers(self) -> tuple[float, float, float, float]:
@@ -127,6 +132,7 @@ def look_between(
         else:
             residual = slope - f(times, value)
     residual = np.where(np.isfinite(residual), residual, 0.0)  # a step there would be rejected
+    rough = rough_between(times, residual, slope - residual) if finely else np.zeros((0, 2))
     allowed = _ALLOWED_TOLERANCES * np.maximum(nodes.tolerance[i], nodes.tolerance[i + 1])
     allowed += _ALLOWED_ERRORS * np.nan_to_num(np.maximum(nodes.error[i], nodes.error[i + 1]))
     allowed = np.maximum(allowed, 1e3 * np.finfo(float).eps * np.abs(value) + 1e-300)
@@ -149,7 +155,28 @@ def look_between(
         found = np.nonzero(excess > 1.0)[0]
     suspects = direction * np.stack([before[found], direction * times[found], after[found]], axis=1)
     longest = float(np.max(np.diff(every), initial=0.0))
-    return Look(len(times), longest, float(np.max(excess, initial=0.0)), suspects)
+    return Look(len(times), longest, float(np.max(excess, initial=0.0)), suspects, rough)
+
+
+def rough_between(t: np.ndarray, residual: np.ndarray, f: np.ndarray) -> np.ndarray:
+    """Find the neighbours among times, shape ``(M, 2)``, between which the residual jumps.
+
+    It changes there by more than a hundredth of how much ``f`` varies in all.
+    """
+    if len(t) < 2:
+        return np.zeros((0, 2))
+    varies = np.ptp(f, axis=0) + 1e-9 * np.max(np.abs(f), axis=0) + 1e-300
+    change = np.max(np.abs(np.diff(residual, axis=0)) / varies, axis=1)
+    found = np.flatnonzero(change > _ROUGH)
+    found = np.sort(found[np.argsort(-change[found])[:_MOST_ROUGH]])
+    return np.stack([t[found], t[found + 1]], axis=1)
+
+
+def places(t: np.ndarray, cells: int) -> tuple[np.ndarray, np.ndarray]:
+    """Times to look at along the nodes ``t``, in their order, and the step each falls into."""
+    direction = 1.0 if t[-1] >= t[0] else -1.0
+    times, i = _places(direction * t, np.zeros(0), cells)
+    return direction * times, i
 
 
 def _places(t: np.ndarray, extra: np.ndarray, cells: int) -> tuple[np.ndarray, np.ndarray]:

@@ -21,6 +21,9 @@ __all__ = ["Mode", "Restart"]
 
 _STEP = float(np.finfo(float).eps) ** (1 / 3)
 """Of central differences, as part of a component."""
+_NO_RATE = 1e-9
+"""Part of its terms that the rate of an event function may be to be zero: central differences have
+errors of this order."""
 
 
 class Restart(NamedTuple):
@@ -186,7 +189,7 @@ class Surface(NamedTuple):
     value: float
     gradient: np.ndarray
     rate: float
-    """``∇h·f + h_t``: how fast the function changes along the solution."""
+    """``∇h·f + h_t``, the rate of change along the solution; zero if it is rounding."""
 
     @staticmethod
     def at(place: Place, event: Callable[[float, np.ndarray], Any]) -> "Surface":
@@ -195,7 +198,10 @@ class Surface(NamedTuple):
         gradient = place.of_state(lambda y: float(event(place.t, y)))
         in_time = float(place.of_time(lambda t: float(event(t, y.copy()))))
         slope = place.slope(place.t, y, place.mode)
-        return Surface(float(event(place.t, y.copy())), gradient, float(gradient @ slope) + in_time)
+        rate = float(gradient @ slope) + in_time
+        terms = float(np.abs(gradient) @ np.abs(slope)) + abs(in_time)
+        rate = 0.0 if abs(rate) <= _NO_RATE * terms else rate
+        return Surface(float(event(place.t, y.copy())), gradient, rate)
 
 
 def reset(place: Place, function: Callable[..., Any], surface: Surface) -> tuple[Place, np.ndarray]:

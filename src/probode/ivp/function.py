@@ -21,11 +21,12 @@ from probode.ivp.result import Embedding
 from probode.model.invariant import Bounds
 from probode.model.mass_matrix import MassMatrix
 from probode.programs.arithmetic import Guard
-from probode.programs.clock import Clock
+from probode.programs.branches import may_switch
 from probode.programs.field import Field, trace_field
 from probode.programs.finite_differences import finite_difference_jacobian
 from probode.programs.lifting import Shared
 from probode.programs.memory import KNOWN, Key, key_for
+from probode.programs.switches import NONE, Switches
 from probode.programs.tracing import Numbers, as_jax, make_traceable
 from probode.programs.tracing.evaluate import Evaluator
 from probode.programs.tracing.verify import TOLERANCE, equals
@@ -202,9 +203,10 @@ class UserFunction(NamedTuple):
         highest = self.on_host(Guard(self.fun, t0, y0), d).function(t0, y0)
         return np.concatenate([y0[d:], highest])
 
-    def clock(self, t0: float, t1: float) -> Clock:
-        """What follows ``t`` through the function."""
-        return Clock(self._inside(self._single()), self.args, t0, t1)
+    @property
+    def switches(self) -> Switches:
+        """Unknown ones: a function that only Python can evaluate does not tell when it switches."""
+        return Switches(True, NONE, NONE, finely=may_switch(self.fun))
 
     def _inside(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """``function(t, y, *args)`` asked within the bounds only."""

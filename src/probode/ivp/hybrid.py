@@ -261,6 +261,8 @@ class Course:
                 if not empty or (last and not self.results):
                     state = self._keep(result, state, at)
             if last or any(self.watched[k].left <= 0 for k in fired):
+                if fired and all(self.watched[k].left > 0 for k in fired):
+                    self._reached_the_end()
                 return None, ""
             if fired:
                 self.accumulation.add(at)
@@ -270,6 +272,12 @@ class Course:
                         self._keep(self._piece(state, state.t), state, state.t)
                     return Status.ACCUMULATING, note
                 state = self._reset(state, fired)
+
+    def _reached_the_end(self) -> None:
+        """Report a success where the last event is at the end and is not terminal."""
+        result = self.results[-1]
+        result.status = 0
+        result.message = result.message.replace(Status.EVENT.message, Status.SUCCESS.message)
 
     def _stopped(self) -> Status | None:
         """Whether limits of the whole solve leave no room for another piece."""

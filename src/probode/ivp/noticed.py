@@ -1,39 +1,64 @@
-"""Discontinuities that nobody announced: noticed in the steps, located, and said.
+"""Discontinuities of ``f`` that were not announced: noticed in the steps, located, reported.
 
-Steps that run into a jump of ``f`` are rejected again and again: at one time they shrink by orders
-of magnitude, and grow again behind it. There ``f`` is followed along the solution, and bisected:
-between ``a`` and ``b`` the half in which it changes more. A jump is what is left of the change when
-the interval has shrunk to rounding; a layer, however thin, has none.
+A step across a jump of ``f`` is short, and ``f`` changes much faster in it than in the steps around
+it. There ``f`` is followed along the solution, and bisected: between ``a`` and ``b`` the half in
+which it changes more. A jump is what is left of the change when the interval has shrunk to
+rounding; a layer, however thin, has none.
 
-Whether it is ``t`` that switches, or ``y``, is seen next to the solution: a switch in time stays
-where it is for other states. Such a time is a breakpoint. Where the state switches, the time is not
-known before the solution is: the short steps stay, which resolve for the error estimate, too, by
-how much an error moves the switch.
+Evaluations of ``f`` next to the solution tell whether ``t`` switches or ``y``: a switch in time
+stays where it is for other states. Such a time becomes a breakpoint of another solve, which may
+show further ones. Where the state switches, the time is not known before the solution is: the short
+steps stay, which resolve for the error estimate, too, by how much an error moves the switch.
+
+The steps are the only source of switches for a function that only Python can evaluate, so smaller
+changes of their lengths count there. A traced function has its switches in time read from its
+program (:mod:`probode.programs.switches`).
 """
 
+import copy
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from probode.base.limits import Limits
+from probode.base.status import Status
+from probode.global_error.between import places as places_between
+from probode.global_error.between import rough_between
+from probode.ivp.result import Embedding
 from probode.ivp.run import Task
 from probode.ivp.target import Integrated
+from probode.posterior.hermite import Curve, horner
 from probode.posterior.paths import NodePath
 from probode.posterior.posterior import Posterior
+from probode.programs.switches import NONE, Switches
 
-_DIP = 1e-2
-"""Part of the steps before and after that a step is, where they run into something."""
+_DIP, _DIP_IN_PYTHON = 1e-2, 0.5
+"""Part of the longest steps before and after that a step across a jump is, at most."""
 _AROUND = 40
 """Steps before and after that are compared."""
-_MOST = 50
-"""Places that are looked at."""
+_STEEP, _NEAR = 10.0, 3
+"""Factor by which ``f`` changes faster than in most of so many steps before and after."""
+_MOST, _MOST_IN_PYTHON = 50, 1000
+"""Places that are examined: the most suspicious ones."""
+_MOST_ROUNDS, _MOST_UNRESOLVED = 32, 2
+"""Solves with more breakpoints each (one that gets stuck at a jump shows none behind it); those
+where there are more jumps than can be found."""
+_SAMPLES = 2048
+"""Evaluations of a function that may switch, where no error estimate has looked at it."""
 _LEFT = 1e-3
 """Part of how much ``f`` varies that a jump is, at least."""
 _BESIDE = 1e-3
 """Part of a state by which another one is away from it."""
 
+_TINY, _DOUBLINGS = 1e-6, 20
+"""Part of a solve that its last step is where it gets stuck; how often that is doubled to get
+across."""
+
 Function = Callable[[float, np.ndarray], Any]
+Jump = tuple[np.ndarray, float, float]
+"""The state at a jump, and the times right before and right after it."""
 
 
 class Noticed(NamedTuple):
@@ -43,7 +68,12 @@ class Noticed(NamedTuple):
     """Whatever the state is."""
     by_state: np.ndarray
     stuck: float | None = None
-    """Where it has not got away from a jump."""
+    """The end of a solve that did not get away from a jump."""
+    evaluations: int = 0
+    """Evaluations of ``f`` that it took to locate them."""
+    unresolved: bool = False
+    """Whether some follow each other more closely than ``f`` was looked at: others may have been
+    missed."""
 
     @property
     def words(self) -> str | None:
@@ -75,111 +105,263 @@ def _listed(times: np.ndarray) -> str:
 
 
 def with_notice(task: Task, function: Function, solve: Callable[[Task], Integrated]) -> Integrated:
-    """What ``solve`` makes of a task; with breakpoints where a switch in time was noticed."""
+    """Solve a task; again with breakpoints where the steps show that ``f`` switches in time."""
+    begun, in_time, rounds, unresolved = task.limits.elapsed, NONE, 1, False
     posterior, path, counts = solve(task)
-    switches = posterior.problem.switches
-    known = task.breakpoints if switches is None else np.union1d(task.breakpoints, switches.times)
-    found = notice(posterior, function, task.embedding.values, np.asarray(known, float))
-    if len(found.in_time) and task.limits.left > task.limits.elapsed:
-        times = np.union1d(task.breakpoints, found.in_time)
-        posterior, path, again = solve(replace(task, breakpoints=times))
+    while True:
+        took = task.limits.elapsed - begun
+        found = notice(posterior, function, task)
+        counts["nfev"] += found.evaluations
+        new = np.setdiff1d(found.in_time, in_time)
+        unresolved |= found.unresolved
+        most = _MOST_UNRESOLVED if unresolved else _MOST_ROUNDS
+        if len(new) == 0 or rounds >= most or task.limits.left < took:
+            break
+        in_time, begun, rounds = np.union1d(in_time, new), task.limits.elapsed, rounds + 1
+        posterior, path, again = solve(
+            replace(task, breakpoints=np.union1d(task.breakpoints, in_time))
+        )
         counts = {name: counts[name] + again[name] for name in counts}
-    elif len(found.in_time):
-        found = Noticed(np.zeros(0), np.union1d(found.in_time, found.by_state))
+    if unresolved:
+        posterior = _unresolved(posterior)
+    found = found._replace(in_time=in_time, by_state=np.union1d(new, found.by_state))
     if found.words is None:
         return posterior, path, counts
     return replace(posterior, problem=posterior.problem.noted(found.words)), path, counts
 
 
-def notice(posterior: Posterior, function: Function, convert: Any, known: np.ndarray) -> Noticed:
-    """Jumps of ``function(t, y)`` along a solution, other than at the times ``known``.
+def _unresolved(posterior: Posterior) -> Posterior:
+    """The posterior with the flag of switches that were not all found."""
+    problem = copy.copy(posterior.problem)
+    problem.switches = (problem.switches or Switches(True, NONE, NONE))._replace(unresolved=True)
+    posterior = replace(posterior, problem=problem)
+    if posterior.calibration is None or problem.look is None:
+        return posterior
+    return posterior.with_looked(*problem.look.numbers)
 
-    ``convert`` makes states as the function takes them of flat real ones.
-    """
-    none = Noticed(np.zeros(0), np.zeros(0))
+
+def notice(posterior: Posterior, function: Function, task: Task) -> Noticed:
+    """Locate the jumps of ``function(t, y)`` along a solution that are no breakpoints yet."""
+    none = Noticed(NONE, NONE)
     if not isinstance(posterior.path, NodePath) or len(posterior.t) < 4:
         return none
-    t = np.asarray(posterior.t)
-    places, ended = _dips(t), bool(posterior.success)
-    if len(places) == 0 and ended:
+    if posterior.status == Status.NOT_A_FUNCTION:
         return none
-
-    def state(t: float) -> np.ndarray:
-        flat = np.ravel(np.asarray(posterior.state(np.array([t])).mean))
-        return np.asarray(convert(flat[None])[0])
-
-    def value(t: float, y: np.ndarray) -> np.ndarray:
-        return np.ravel(np.asarray(function(t, y.copy())))
-
-    found: dict[bool, list[float]] = {True: [], False: []}
+    t, ended = np.asarray(posterior.t), bool(posterior.success)
+    in_python = posterior.stats.path == "python"
+    places = _dips(t, _DIP_IN_PYTHON if in_python else _DIP, ended)
+    switches, look = posterior.problem.switches, posterior.problem.look
+    samples = switches is not None and switches.finely
+    if len(places) == 0 and ended and not samples:
+        return none
+    along = _Along(posterior, function, task.embedding)
+    known = task.breakpoints if switches is None else np.union1d(task.breakpoints, switches.times)
+    places = places[along.steepness[places] > 1.0]
+    steps = np.stack([t[places], t[places + 1]], axis=1)
+    places = places[_are_away(steps, known)]
+    most = _MOST_IN_PYTHON if in_python else _MOST
+    places = np.sort(places[np.argsort(-along.steepness[places])[:most]])
     with np.errstate(all="ignore"):
-        varies = _variation(t, value, state)
-        for a, b in places[:_MOST]:
-            if len(known) and np.min(np.abs(known - t[a])) <= abs(t[b] - t[a]):
-                continue
-            jump = _bisected(lambda t: value(t, state(t)), float(t[a]), float(t[b]), varies)
-            if jump is not None:
-                found[_stays(value, state(jump[0]), *jump, varies)].append(jump[1])
-        stuck = None if ended or not _is_stuck(value, float(t[-1]), state, varies, t) else t[-1]
-    return Noticed(np.unique(found[True]), np.unique(found[False]), stuck)
+        jumps = along.bisected(places, task.limits)
+        jumps += [] if ended else along.ahead(task.tf)
+        if samples:
+            rough = along.rough() if look is None else look.rough
+            jumps += along.in_time(rough[_are_away(rough, known)], task.limits)
+        stays = [along.stays(*jump) for jump in jumps]
+        stuck = None if ended or any(stays[-1:]) or not along.is_stuck() else float(t[-1])
+    times, of_time = np.array([b for _, _, b in jumps]), np.array(stays, bool)
+    in_time, by_state = np.unique(times[of_time]), np.unique(times[~of_time])
+    gap = abs(t[-1] - t[0]) / _SAMPLES if look is None else look.gap
+    every = np.union1d(in_time, known)
+    unresolved = samples and len(in_time) > 0 and bool(np.min(np.diff(every), initial=np.inf) < gap)
+    return Noticed(in_time, by_state, stuck, along.evaluations, unresolved)
 
 
-def _dips(t: np.ndarray) -> np.ndarray:
-    """Where steps are short in comparison to those before and behind: nodes before and after."""
+def _are_away(intervals: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """Whether intervals, shape ``(N, 2)``, are further than their lengths from all known times."""
+    if len(known) == 0:
+        return np.ones(len(intervals), bool)
+    length = np.abs(intervals[:, 1] - intervals[:, 0])
+    length += 8.0 * np.spacing(np.max(np.abs(intervals), axis=1))
+    middle, known = np.mean(intervals, axis=1), np.sort(known)
+    i = np.searchsorted(known, middle)
+    last = len(known) - 1
+    before, behind = known[np.maximum(i - 1, 0)], known[np.minimum(i, last)]
+    return np.asarray(np.minimum(np.abs(middle - before), np.abs(middle - behind)) > length)
+
+
+def _dips(t: np.ndarray, part: float, ended: bool) -> np.ndarray:
+    """Find the steps shorter than this part of the longest one before and of the longest behind.
+
+    A solve that did not reach its end counts as if long steps followed.
+    """
     h = np.abs(np.diff(t))
-    window = np.lib.stride_tricks.sliding_window_view(
-        np.pad(h, _AROUND, constant_values=0.0), _AROUND + 1
-    )
+    ends = (0.0, 0.0 if ended else np.inf)
+    padded = np.pad(h, _AROUND, constant_values=ends)
+    window = np.lib.stride_tricks.sliding_window_view(padded, _AROUND + 1)
     before, behind = np.max(window[: len(h)], axis=1), np.max(window[_AROUND:], axis=1)
-    dip = (h < _DIP * before) & (h < _DIP * behind)
-    edges = np.flatnonzero(np.diff(np.r_[0, dip.astype(int), 0]))
-    return np.stack([np.maximum(edges[::2] - 1, 0), edges[1::2]], axis=1)
+    return np.flatnonzero((h < part * before) & (h < part * behind))
 
 
-def _variation(t: np.ndarray, value: Any, state: Any) -> np.ndarray:
-    """How much the components of ``f`` vary along the solution."""
-    some = t[np.linspace(0, len(t) - 1, min(len(t), 12)).astype(int)]
-    rows = np.array([value(float(x), state(float(x))) for x in some])
-    return np.nan_to_num(np.ptp(rows, axis=0))
+class _Along:
+    """``f`` along a solution."""
 
+    def __init__(self, posterior: Posterior, function: Function, embedding: Embedding) -> None:
+        self._function, self._embedding = function, embedding
+        self.evaluations = 0
+        path: Any = posterior.path
+        means, equation = np.asarray(path.means), posterior.method.equation
+        self._curve = Curve(
+            np.asarray(posterior.t), equation.stacked(means), closed=path.smoothed is not None
+        )
+        self._values = means[:, equation.order]
+        some = np.linspace(0, len(means) - 1, min(len(means), 12)).astype(int)
+        self._varies = np.nan_to_num(np.ptp(self._values[some], axis=0))
 
-def _bisected(f: Any, a: float, b: float, varies: np.ndarray) -> tuple[float, float] | None:
-    """Times right before and right after a jump of ``f`` between ``a`` and ``b``, if any."""
-    fa, fb = f(a), f(b)
-    while abs(b - a) > 8.0 * np.spacing(max(abs(a), abs(b))):
-        middle = 0.5 * (a + b)
-        if middle in (a, b):
-            break
-        fm = f(middle)
-        if not np.all(np.isfinite(fm)):
-            return None
-        if np.linalg.norm(fm - fa) >= np.linalg.norm(fb - fm):
-            b, fb = middle, fm
-        else:
-            a, fa = middle, fm
-    jumps = np.any(np.abs(fb - fa) > _LEFT * varies + 1e-9 * (np.abs(fa) + np.abs(fb)))
-    return (a, b) if jumps else None
+    @property
+    def steepness(self) -> np.ndarray:
+        """How much faster ``f`` changes in a step than around it, where that is a jump above one.
 
+        Zero where it changes less than a jump does.
+        """
+        with np.errstate(all="ignore"):
+            change = np.abs(np.diff(self._values, axis=0))
+            size = np.max(np.nan_to_num(change / self._least(*self._ends())), axis=1)
+            rate = size / np.abs(self._curve.h)
+        around = np.pad(rate, _NEAR, mode="reflect")
+        around = np.lib.stride_tricks.sliding_window_view(around, 2 * _NEAR + 1)
+        usual = np.median(around, axis=1)
+        with np.errstate(over="ignore"):
+            return np.where(size > 1.0, rate / np.maximum(_STEEP * usual, 1e-300), 0.0)
 
-def _is_stuck(value: Any, end: float, state: Any, varies: np.ndarray, t: np.ndarray) -> bool:
-    """Whether the last steps were tiny, and ``f`` jumps a little way ahead or behind in ``y``."""
-    if abs(t[-1] - t[-2]) > 1e-6 * abs(t[-1] - t[0]):
-        return False
-    y = state(end)
-    slope = value(end, y).reshape(y.shape)
-    size = np.linalg.norm(slope)
-    if not 0.0 < size < np.inf:
-        return False
-    move = 1e-6 * max(float(np.max(np.abs(state(float(t[0]))))), float(np.max(np.abs(y))))
-    ahead, behind = (value(end, y + sign * move / size * slope) for sign in (1.0, -1.0))
-    return bool(np.any(np.abs(ahead - behind) > _LEFT * varies + 1e-3 * np.max(np.abs(slope))))
+    def _ends(self) -> tuple[np.ndarray, np.ndarray]:
+        return self._values[:-1], self._values[1:]
 
+    def _least(self, fa: np.ndarray, fb: np.ndarray) -> np.ndarray:
+        """The smallest jump, given values on both sides."""
+        return np.asarray(_LEFT * self._varies + 1e-9 * (np.abs(fa) + np.abs(fb)) + 1e-300)
 
-def _stays(value: Any, y: np.ndarray, a: float, b: float, varies: np.ndarray) -> bool:
-    """Whether a jump between two times is there for other states, too."""
-    for sign in (1.0, -1.0):
-        other = y + sign * _BESIDE * np.maximum(np.abs(y), np.max(np.abs(y)))
-        change = np.abs(value(b, other) - value(a, other))
-        if not np.any(change > 0.5 * _LEFT * varies):
+    def _value(self, t: float, y: np.ndarray) -> np.ndarray:
+        """``f`` in real form, of a state in real form."""
+        self.evaluations += 1
+        found = np.ravel(
+            np.asarray(self._function(t, np.array(self._embedding.values(y[None])[0])))
+        )
+        return np.concatenate([found.real, found.imag]) if self._embedding.is_complex else found
+
+    def bisected(self, places: np.ndarray, limits: Limits) -> list[Jump]:
+        """States at jumps within these steps, with the times right before and right after."""
+        found = []
+        for step in places.tolist():
+            if limits.left <= 0.0:
+                break
+            jump = self._bisected(step)
+            if jump is not None:
+                found.append(jump)
+        return found
+
+    def rough(self) -> np.ndarray:
+        """Pairs of times between which ``f`` may jump, from samples along the whole solution."""
+        curve = self._curve
+        times, step = places_between(curve.t, _SAMPLES)
+        part = (times - curve.t[step]) / curve.h[step]
+        states = curve(step, part)
+        f = np.array([self._value(*point) for point in zip(times.tolist(), states, strict=True)])
+        if f.shape != states.shape:  # of an equation of higher order: the last component
+            f = np.concatenate([states[:, f.shape[1] :], f], axis=1)
+        good = np.all(np.isfinite(f), axis=1)
+        return rough_between(times[good], (curve.slope(step, part) - f)[good], f[good])
+
+    def in_time(self, intervals: np.ndarray, limits: Limits) -> list[Jump]:
+        """Jumps within intervals that stay for other states."""
+        curve, sign = self._curve, 1.0 if self._curve.t[-1] >= self._curve.t[0] else -1.0
+        found = []
+
+        def at(t: float) -> np.ndarray:
+            step = np.searchsorted(sign * curve.t, sign * t, side="right") - 1
+            number = np.array([min(max(int(step), 0), len(curve.h) - 1)])
+            part = (t - curve.t[number]) / curve.h[number]
+            return np.asarray(curve(number, part)[0])
+
+        for a, b in intervals.tolist():
+            if limits.left <= 0.0:
+                break
+            jump = self._between(at, a, b)
+            if jump is not None and self.stays(*jump):
+                found.append(jump)
+        return found
+
+    def _bisected(self, step: int) -> Jump | None:
+        curve = self._curve
+        begin, h = float(curve.t[step]), float(curve.h[step])
+        pieces = curve.pieces(np.array([step]))
+
+        def at(t: float) -> np.ndarray:
+            return np.asarray(horner(pieces, np.array([(t - begin) / h]))[0])
+
+        return self._between(at, begin, float(curve.t[step + 1]))
+
+    def _between(self, at: Callable[[float], np.ndarray], a: float, b: float) -> Jump | None:
+        """The jump between two times, if there is one, along the states ``at`` them."""
+        fa, fb = self._value(a, at(a)), self._value(b, at(b))
+        while np.any(np.abs(fb - fa) > self._least(fa, fb)):
+            middle = 0.5 * (a + b)
+            if middle in (a, b) or abs(b - a) <= 8.0 * np.spacing(max(abs(a), abs(b))):
+                return at(a), a, b
+            fm = self._value(middle, at(middle))
+            if not np.all(np.isfinite(fm)):
+                return None
+            if np.linalg.norm(fm - fa) >= np.linalg.norm(fb - fm):
+                b, fb = middle, fm
+            else:
+                a, fa = middle, fm
+        return None
+
+    def ahead(self, t1: float) -> list[Jump]:
+        """The jump right behind the end of a solve that did not get across it, if there is one.
+
+        It lies within some of the last, tiny steps; the first change that is large is bisected.
+        """
+        curve = self._curve
+        end, length = float(curve.t[-1]), float(curve.h[-1])
+        state, slope = curve.derivatives[-1, :2]
+        if not abs(length) < _TINY * abs(end - float(curve.t[0])):
+            return []
+
+        def at(t: float) -> np.ndarray:
+            return np.asarray(state + (t - end) * slope)
+
+        before = self._value(end, at(end))
+        for k in range(_DOUBLINGS):
+            t = end + 2.0**k * length
+            if abs(t - end) > abs(t1 - end):
+                break
+            value = self._value(t, at(t))
+            if np.any(np.abs(value - before) > self._least(before, value)):
+                jump = self._between(at, end, t)
+                return [] if jump is None else [jump]
+        return []
+
+    def stays(self, y: np.ndarray, a: float, b: float) -> bool:
+        """Whether a jump between two times is there for other states, too."""
+        for sign in (1.0, -1.0):
+            other = y + sign * _BESIDE * np.maximum(np.abs(y), np.max(np.abs(y)))
+            change = np.abs(self._value(b, other) - self._value(a, other))
+            if not np.any(change > 0.5 * _LEFT * self._varies):
+                return False
+        return True
+
+    def is_stuck(self) -> bool:
+        """Whether the last steps were tiny, and ``f`` jumps a little ahead or behind in ``y``."""
+        t, states = self._curve.t, self._curve.derivatives[:, 0]
+        if abs(t[-1] - t[-2]) > _TINY * abs(t[-1] - t[0]):
             return False
-    return True
+        end, y = float(t[-1]), states[-1]
+        slope = self._curve.derivatives[-1, 1]
+        size = np.linalg.norm(slope)
+        if not 0.0 < size < np.inf:
+            return False
+        move = 1e-6 * max(float(np.max(np.abs(states[0]))), float(np.max(np.abs(y))))
+        ahead, behind = (self._value(end, y + sign * move / size * slope) for sign in (1.0, -1.0))
+        least = _LEFT * self._varies + 1e-3 * np.max(np.abs(slope))
+        return bool(np.any(np.abs(ahead - behind) > least))

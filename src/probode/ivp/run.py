@@ -198,11 +198,7 @@ class Task:
             posterior = None
             for way in (*ways, DrivenFromPython(self, solver, user)):
                 way.prepare(method, control, y0, suspects)
-                run = partial(self._run, engine, way, method, callback, budget, held)
-                posterior = run()
-                if posterior is not None and way.learns(*_steps_of(posterior.path)):
-                    way.prepare(method, control, y0, suspects)
-                    posterior = run()
+                posterior = self._run(engine, way, method, callback, budget, held)
                 if posterior is None:
                     return None
                 if traced is None or user.still_holds(traced, *_steps_of(posterior.path)):
@@ -216,9 +212,7 @@ class Task:
             assert posterior is not None
         stats = posterior.stats
         counts = {
-            "nfev": int(stats.f_evaluations)
-            + int(stats.calibration_f_evaluations)
-            + way.other_evaluations,
+            "nfev": int(stats.f_evaluations) + int(stats.calibration_f_evaluations),
             "njev": int(stats.jacobian_evaluations) + int(stats.calibration_jacobian_evaluations),
             "nlu": int(stats.factorisations),
         }
@@ -280,11 +274,8 @@ class Task:
             made = replace(made, problem=way.problem, is_complex=embedding.is_complex)
             if self.carried is not None:
                 made = replace(made, begins=self.carried.error)
-            cuts = self.cuts and not large
-            if cuts and made.status == Status.EVENT and self.watched is not None:
-                end = events.end_time(self.watched, made, embedding.values)
-                if end is not None and end != made.t[0]:
-                    made = cut(made, end, held)
+            if self.cuts and not large and made.status != Status.RUNNING:
+                made = self._cut(made, held, limits)
             if large:
                 return large_system.calibrated(made, way.given, options.calibration)
             return calibrated(made, made.problem.field, options.calibration, limits)
@@ -306,6 +297,24 @@ class Task:
                 *(partial(way.run, engine), smoothing, monitor, finish),
                 *(self.output, self.times, budget, held),
             )
+
+    def _cut(self, made: Posterior, held: Constraint | None, limits: Limits) -> Posterior:
+        """The posterior up to the event that ends it, with its events.
+
+        They are located once: a second search, of the part that is kept, could find others, and
+        the piece that follows would begin at a time to which its state does not belong.
+        """
+        if self.watched is None:
+            return made
+        located = events.crossings_of(self.watched, made, self.embedding.values, limits)
+        if located.ended:
+            code: Any = np.asarray(Status.EVENT.value)
+            made = replace(made, status_code=code)
+            end = located.crossings[-1].t
+            if end != made.t[0]:
+                made = cut(made, end, held)
+                located = located.cut_at(np.asarray(made.t))
+        return replace(made, problem=made.problem.with_events(located))
 
 
 _UNTIL_LARGE = "until is not for SparseEK1, which has no dense Jacobian: use EK0 or EK1."

@@ -22,7 +22,6 @@ from probode.ivp.function import Traced, UserFunction, host_problem
 from probode.model.implicit import Implicit
 from probode.posterior.outcome import Problem
 from probode.programs.arithmetic import Guard
-from probode.programs.clock import Clock
 from probode.programs.switches import NONE, Switches, stops_before, switches
 
 if TYPE_CHECKING:
@@ -53,15 +52,8 @@ class Way(Protocol):
     def run(self, engine: Engine, monitor: Monitor) -> tuple[loop.Solve, Status, Kept]:
         """Take all steps, and keep them."""
 
-    def learns(self, t: np.ndarray, means: np.ndarray) -> bool:
-        """Whether the steps of a solve show switches that were not known before."""
-
     def start_evaluations(self, t: Any) -> int:
         """Evaluations of the function in all starts on the way to ``t``."""
-
-    @property
-    def other_evaluations(self) -> int:
-        """Those that were made to get to know it."""
 
     @property
     def problem(self) -> Problem:
@@ -110,11 +102,6 @@ class Compiled:
         guard = Guard(self._user.fun, task.t0, self._given.inputs.y0)
         return self._user.on_host(guard, task.embedding.d).function
 
-    other_evaluations = 0
-
-    def learns(self, t: np.ndarray, means: np.ndarray) -> bool:
-        return False  # its program says it all
-
     def start_evaluations(self, t: Any) -> int:
         given = self._given
         start = given.inputs.initialization
@@ -134,7 +121,6 @@ class DrivenFromPython:
     def __init__(self, task: "Task", solver: Solver, user: UserFunction) -> None:
         self.solver, self._task, self._user = solver, task, user
         self._asked = solver.initialization
-        self._clock: Clock | None = None
 
     def prepare(
         self, method: Method, control: Control, y0: np.ndarray, suspects: np.ndarray
@@ -144,10 +130,7 @@ class DrivenFromPython:
         hosted = self._user.on_host(guard, task.embedding.d)
         self._y0, self._said, self._begun = y0, guard.notes, list[str]()
         self._hosted = hosted._replace(jacobian=guarded_on_host(hosted.jacobian, self._said))
-        if self._clock is None and np.isfinite(task.tf):
-            self._clock = self._user.clock(task.t0, task.tf)
-            self._clock.follow(y0)
-        self._found = task.switching(None if self._clock is None else self._clock.switches)
+        self._found = task.switching(self._user.switches)
         value = partial(value_at, self._hosted, y0)
         self.control, self._restarts = _with_stops(task, control, suspects, self._found, value)
         inputs = Inputs(method, self._asked, self._hosted, self.control, task.t0, task.tf, y0)
@@ -170,10 +153,6 @@ class DrivenFromPython:
             monitor = monitor._replace(judge=judge)
         return engine.run(self._given, monitor)
 
-    def learns(self, t: np.ndarray, means: np.ndarray) -> bool:
-        read = self._task.equation.read
-        return self._clock is not None and self._clock.follow_along(t, read(means))  # type: ignore[arg-type]
-
     def start_evaluations(self, t: Any) -> int:
         return self._evaluations * (1 + self._restarts.passed(t))
 
@@ -182,10 +161,6 @@ class DrivenFromPython:
         return self._given
 
     directly = None
-
-    @property
-    def other_evaluations(self) -> int:
-        return 0 if self._clock is None else self._clock.evaluations
 
     @property
     def problem(self) -> Problem:

@@ -11,6 +11,14 @@ samples.
 A function that stays at zero crosses where it arrives there and where it leaves, in the direction
 in which it moves: once if it goes on to the other side. At the start it only leaves. What touches
 zero and turns back does not cross it.
+
+Rounding moves a function that stays at zero to either side of it. Its values in a cell therefore
+count as zero where they are tiny, and change by much less than the terms of which they are made::
+
+    |g|  <= 1e-9 (sum_i |y_i dg/dy_i| + |t dg/dt|)
+    |Δg| <= 1e-3 (sum_i |Δy_i dg/dy_i| + |Δt dg/dt|)
+
+or where ``|g|`` is less than ``8 eps`` times the first sum.
 """
 
 from collections.abc import Callable, Sequence
@@ -41,6 +49,11 @@ _BLOCK = 2**17
 """Numbers that are held at once when states are sampled."""
 _BESIDE = 1e-9
 """So far (in parts of the distance between samples) from a zero a function is probed."""
+_ROUNDING, _CANCELLED = 1e-9, 1e-3
+"""Parts of its terms, and of their change, that a function and its change may be to be rounding."""
+_LAST_DIGITS = 8.0 * float(np.finfo(float).eps)
+_MOVED, _PROBES = 1e-6, 3
+"""Relative change of a state that shows how large the terms are, and the number of changes."""
 
 
 class Crossing(NamedTuple):
@@ -81,6 +94,7 @@ class Search:
         brackets: list[tuple[int, Bracket]] = []
         cells, values = self._sample(curve)
         for k, value in enumerate(values):
+            self._settle(k, curve, cells, value)
             samples = self._refine(k, curve, cells, value)
             for j in self._changes(k, samples):
                 bracket = samples.around(j)
@@ -124,6 +138,55 @@ class Search:
             values.append([self.evaluate(k, t, y) for k in range(len(self.functions))])
         joined = Cells(*(np.concatenate(x) for x in zip(*cells, strict=True)))
         return joined, np.concatenate(values, axis=1)
+
+    def _settle(self, k: int, curve: Curve, cells: Cells, values: np.ndarray) -> None:
+        """Set values to zero in cells where they are rounding: their sign means nothing.
+
+        The terms are estimated at the first cell and at all cells that may hold a zero; other
+        cells take the estimate of the last one before them.
+        """
+        if not np.any(values):
+            return
+        v = np.lib.stride_tricks.sliding_window_view(values, PARTS + 1)[::PARTS]
+        low, high = np.min(v, axis=1), np.max(v, axis=1)
+        largest = np.maximum(-low, high)
+        near = (low <= 0.0) & (high >= 0.0) & (largest > 0.0)
+        near[0] = True
+        t, y, _, _ = _moves(curve, Cells(*(x[near] for x in cells)))
+        terms = self._terms(k, t, y, v[near, 0], _MOVED * t, _MOVED * y) / _MOVED
+        terms = terms[np.cumsum(near) - 1]
+        small = np.flatnonzero(largest <= _ROUNDING * terms)
+        if len(small) == 0:
+            return
+        t, y, ahead, change = _moves(curve, Cells(*(x[small] for x in cells)))
+        moved = self._terms(k, t, y, v[small, 0], ahead, change)
+        digits = _LAST_DIGITS * terms[small]
+        # Nothing is seen to move in a cell that is too short: it is like the next one.
+        short = digits > _CANCELLED * moved
+        stays = ~short & ((high - low)[small] <= _CANCELLED * moved)
+        stays |= largest[small] <= digits
+        for i in np.flatnonzero(short)[::-1].tolist():
+            follows = i + 1 < len(small) and small[i + 1] == small[i] + 1
+            stays[i] |= stays[i + 1] if follows else small[i] == len(v) - 1
+        small = small[stays]
+        values[(small * PARTS)[:, None] + np.arange(PARTS + 1)] = 0.0
+
+    def _terms(
+        self, k: int, t: np.ndarray, y: np.ndarray, g: np.ndarray, dt: np.ndarray, dy: np.ndarray
+    ) -> np.ndarray:
+        """``sum_i |dy_i dg/dy_i| + |dt dg/dt|`` to an order of magnitude, ``g`` being ``g(t, y)``.
+
+        The components move together by pseudo-random parts of ``dy``, several times; the largest
+        change of ``g`` counts. Zero where ``g`` cannot be evaluated at such states.
+        """
+        parts = np.random.default_rng(0).uniform(-1.0, 1.0, (_PROBES, y.shape[1]))
+        try:
+            moved = [self.evaluate(k, t, y + part * dy) for part in parts]
+            later = self.evaluate(k, t + dt, y)
+        except (ArithmeticError, ValueError):
+            return np.zeros(len(t))
+        found: np.ndarray = np.max(np.abs(np.array(moved) - g), axis=0) + np.abs(later - g)
+        return np.nan_to_num(found, posinf=0.0)
 
     def _refine(self, k: int, curve: Curve, cells: Cells, values: np.ndarray) -> Samples:
         """Cut cells until each holds one zero at most."""
@@ -220,6 +283,13 @@ class Search:
 
         roots = bracketed_zeros(values, a, b, va, vb, resolution)
         return [(int(k), int(i), float(s)) for k, i, s in zip(event, step, roots, strict=True)]
+
+
+def _moves(curve: Curve, cells: Cells) -> tuple[np.ndarray, ...]:
+    """Times and states at the beginning of cells, and their changes until the end."""
+    ends = cells.at(np.array([0.0, 1.0]))
+    t, y = _along(curve, cells.step, ends, curve.pieces(cells.step))
+    return t[::2], y[::2], t[1::2] - t[::2], y[1::2] - y[::2]
 
 
 def _along(

@@ -152,14 +152,8 @@ def locate(
     path = cast(NodePath, posterior.path)  # every step was kept
     t = np.asarray(posterior.t)
     curve, search = _curve(posterior), _search(events, convert)
-    crossings, whole = _crossings(search, curve, limits)
-    found, ended = _until_terminal(events, crossings)
-    if posterior.status == Status.EVENT and whole and not ended:
-        ending = _ending(events, posterior, convert)
-        found, ended = [*found, *ending], bool(ending)
-    if ended and abs(found[-1].t - t[-1]) <= 4.0 * np.spacing(abs(t[-1])):  # where it was cut
-        at_end = found[-1]._replace(t=float(t[-1]), step=len(t) - 2, s=1.0)
-        found = [*found[:-1], at_end]
+    located = posterior.problem.located or crossings_of(events, posterior, convert, limits)
+    found, ended, whole = located
     if not found:
         none = [np.array([]) for _ in events]
         return Occurrences(none, none, none, None, whole)
@@ -210,14 +204,41 @@ def _ending(events: Sequence[Event], posterior: Posterior, convert: Convert) -> 
     return [Crossing(float(t[-1]), terminal[int(np.argmin(sizes))], last, 1.0)] if sizes else []
 
 
-def end_time(
-    events: Sequence[Event], posterior: Posterior, convert: Convert = lambda y: y
-) -> float | None:
-    """When a solve that an event has ended did so, along the mean of its posterior."""
-    some = [event for event in events if np.isfinite(event.terminal)]
-    found, ended = _until_terminal(some, _search(some, convert)(_curve(posterior)))
-    found = found if ended else _ending(some, posterior, convert)
-    return float(found[-1].t) if found else None
+class Located(NamedTuple):
+    """The crossings along a curve, up to the first terminal one."""
+
+    crossings: Sequence[Crossing]
+    ended: bool
+    """Whether the last of them ends the solve."""
+    whole: bool
+    """Whether there was time to search the whole curve."""
+
+    def cut_at(self, t: np.ndarray) -> "Located":
+        """The same for a posterior that ends at the last of them; ``t`` are its nodes.
+
+        Its last step is shorter than it was, all others are the same.
+        """
+        last = len(t) - 2
+        begin, length = float(t[-2]), float(t[-1] - t[-2])
+        crossings = [
+            one._replace(step=last, s=min(max((one.t - begin) / length, 0.0), 1.0))
+            if one.step >= last
+            else one
+            for one in self.crossings
+        ]
+        return self._replace(crossings=crossings)
+
+
+def crossings_of(
+    events: Sequence[Event], posterior: Posterior, convert: Convert, limits: Limits
+) -> Located:
+    """Locate events along the mean of a posterior, up to the first terminal one."""
+    crossings, whole = _crossings(_search(events, convert), _curve(posterior), limits)
+    found, ended = _until_terminal(events, crossings)
+    if posterior.status == Status.EVENT and whole and not ended:
+        ending = _ending(events, posterior, convert)
+        found, ended = [*found, *ending], bool(ending)
+    return Located(found, ended, whole)
 
 
 def _crossings(search: Search, curve: Curve, limits: Limits) -> tuple[list[Crossing], bool]:

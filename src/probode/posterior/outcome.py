@@ -214,6 +214,8 @@ class Problem:
         self.look = look
         """What was seen between the steps (:class:`probode.global_error.between.Look`)."""
 
+    located: Any = None
+    """Its events (:class:`probode.posterior.events.Located`); ``None``: not located yet."""
     said: tuple[str, ...] = ()
     """Those notes that a result of ``solve_ivp`` has in its message."""
 
@@ -227,6 +229,12 @@ class Problem:
         """The same after a look between the steps."""
         found = copy.copy(self)
         found.look = look
+        return found
+
+    def with_events(self, located: Any) -> "Problem":
+        """The same with its events."""
+        found = copy.copy(self)
+        found.located = located
         return found
 
     def repeated_by(self, repeat: Callable[[Any, float], Any]) -> "Problem":
@@ -266,6 +274,7 @@ class Problem:
     def __copy__(self) -> "Problem":
         made = Problem(self._field, self.notes, self.switches, self.look, self._again, self.repeat)
         made._stored, made.lost, made.said = self._stored, self.lost, self.said
+        made.located = self.located
         return made
 
     def __deepcopy__(self, memo: Any) -> "Problem":

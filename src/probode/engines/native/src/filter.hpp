@@ -120,14 +120,16 @@ inline void whiten(const Settings& s, Scratch& scratch, double* x) {
   }
 }
 
-// Where a step must end at the latest: the next of the stops (in the order of integration), or the end.
+// Where a step must end at the latest: the next of the stops (in the order of integration), or the
+// end, which may lie before it: that of a part of the solve, at a switch.
 inline double next_stop(const Settings& s, double t) {
   if (s.points == 0) return s.t1;
   const bool backwards = s.t1 < t;
   const double* past = s.grid + s.points;
   const double* next = std::upper_bound(
       s.grid, past, t, [backwards](double t, double stop) { return backwards ? stop < t : t < stop; });
-  return next == past ? s.t1 : *next;
+  if (next == past) return s.t1;
+  return backwards ? std::max(*next, s.t1) : std::min(*next, s.t1);
 }
 
 // Where the next step ends, and the mean predicted there.
