@@ -3,6 +3,8 @@
 import logging
 import time
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.special
@@ -71,8 +73,9 @@ def test_paths_that_no_number_takes_are_left_out():
     found = make_traceable(schedule, (0, 10), [1.0])
     assert found is not None
     with double_precision():
-        for t in np.linspace(-1.0, 11.0, 30):
-            assert found.function(t, np.array([0.3]))[0] == schedule(t, [0.3])[0]
+        times_between = np.linspace(-1.0, 11.0, 37)
+        values = jax.jit(jax.vmap(lambda t: found.function(t, jnp.array([0.3]))))(times_between)
+    np.testing.assert_array_equal(values, [schedule(t, [0.3]) for t in times_between])
 
 
 @pytest.mark.parametrize(
@@ -96,8 +99,6 @@ def test_what_is_known_of_a_number_decides_later_comparisons(
 ):
     watch.start()
     with double_precision():
-        import jax.numpy as jnp
-
         x = jnp.asarray(3.0)
         path = Path([outcome, False])
         assert path.decide(compared(before, x, 1.0)) is outcome
@@ -117,8 +118,6 @@ def test_paths_share_what_they_have_in_common():
         x = np.sin(y[0]) * np.exp(y[1]) + np.cosh(y[0] * y[1])
         inner = np.where(y[1] > 0, y[1], 0.0)
         return np.array([x, np.where(y[0] > 0, y[0], inner)])
-
-    import jax
 
     with double_precision():
         sizes = [

@@ -57,7 +57,7 @@ __all__ = ["Numbers", "Reason", "Traceable", "as_jax", "make_traceable", "tracea
 
 operators.attach()
 
-_SLOW = 2e-3
+_SLOW = 5e-4
 """A call of so many seconds may be a long loop: it is traced with stand-ins, which count."""
 _CHEAP = 2e-4
 """A call of at most so many seconds costs little next to a solve."""
