@@ -7,6 +7,7 @@ import sys
 import time
 
 import numpy as np
+from only_python import number
 
 from probode import Checkpoint, solve_ivp
 from probode.engines import journal, kept
@@ -17,7 +18,7 @@ END = 40.0
 def slow(t, y):
     """Only Python can evaluate it, and takes its time."""
     time.sleep(1e-3)
-    return [y[1], (1.0 - y[0] ** 2) * y[1] - y[0]] if y[0] < 1e9 else [0.0, 0.0]
+    return [y[1], (1.0 - y[0] ** 2) * y[1] - y[0]] if number(y[0]) < 1e9 else [0.0, 0.0]
 
 
 def crossing(t, y):

@@ -6,6 +6,7 @@ from dataclasses import replace
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from only_python import number
 from scipy.sparse import csc_array, diags_array
 
 import probode
@@ -34,7 +35,7 @@ def in_jax(t, y):
 
 def stubborn(t, y):
     """Only Python can evaluate it."""
-    return predators(float(t), [float(y[0]), float(y[1])])
+    return predators(number(t), [number(y[0]), number(y[1])])
 
 
 def large(**options):

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from only_python import number
 
 import probode
 from probode import EK1, PIControl, solve_ivp
@@ -31,7 +32,7 @@ def pulse(t, y):
 
 
 def python_pulse(t, y):
-    return [(10.0 if 50 <= t < 50.5 else 0.0) - RATE * float(y[0])]
+    return [(10.0 if 50 <= t < 50.5 else 0.0) - RATE * number(y[0])]
 
 
 def bump(t, y):

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from only_python import number
 
 import probode
 from probode import EK1, PIControl, solve_ivp
@@ -67,7 +68,7 @@ def test_the_slope_is_the_one_of_its_side():
 
 def test_a_function_that_only_python_runs():
     def branching(t, y):
-        return [float(np.tanh(SHARP * (float(t) - 1.0))) - y[0] if y[0] < 1e9 else 0.0]
+        return [float(np.tanh(SHARP * (number(t) - 1.0))) - y[0] if y[0] < 1e9 else 0.0]
 
     result = solve_ivp(branching, (0, 2), [1.0], breakpoints=[1.0], **TOLERANCES)
     after = np.maximum(result.t - 1.0, 0.0)

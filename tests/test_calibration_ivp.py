@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import scipy.integrate
 from compiling import jit_once
+from only_python import number
 
 import probode
 from probode import EK0, EK1, DiagonalEK1, solve_ivp
@@ -26,7 +27,7 @@ def in_jax_numpy(t, y):
 
 def stubborn(t, y):
     """The same, but only Python can evaluate it."""
-    return lotka_volterra(float(t), [float(y[0]), float(y[1])])
+    return lotka_volterra(number(t), [number(y[0]), number(y[1])])
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +104,7 @@ def test_the_transport_driven_from_python_inverts_no_more_than_a_jacobian(mode, 
 
     monkeypatch.setattr(np.linalg, "inv", noted)
     d = 12
-    result = solve_ivp(lambda t, y: -float(t) * y, (0, 1), np.ones(d), calibration=mode)
+    result = solve_ivp(lambda t, y: -number(t) * y, (0, 1), np.ones(d), calibration=mode)
     assert result.path == "python"
     assert max(sizes) == d
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import killed
 import numpy as np
 import pytest
+from only_python import number
 
 from probode import Checkpoint, SecondOrder, SparseEK1, solve_ivp
 from probode.base import durable
@@ -29,7 +30,7 @@ def van_der_pol(t, y):
 
 def with_a_branch(t, y):
     """Only Python can evaluate it."""
-    return [y[1], -np.sin(y[0])] if y[0] < 9.0 else [0.0, 0.0]
+    return [y[1], -np.sin(y[0])] if number(y[0]) < 9.0 else [0.0, 0.0]
 
 
 def without_derivative(t, y):
@@ -332,7 +333,7 @@ def traced(t, y):
     return np.array([y[1], -np.sin(y[0])])
 
 def driven(t, y):
-    return [y[1], -float(np.sin(y[0]))] if y[0] < 9.0 else [0.0, 0.0]
+    return [y[1], -float(np.sin(y[0]))] if number(y[0]) < 9.0 else [0.0, 0.0]
 
 for i, (fun, method) in enumerate([(traced, "EK1"), (driven, "EK0"), (traced, SparseEK1())]):
     found = solve_ivp(fun, (0.0, 2.0), [1.0, 0.0], method, checkpoint=f"{sys.argv[1]}/{i}")

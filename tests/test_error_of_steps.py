@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from compiling import jit_once
+from only_python import number
 from scipy.integrate import solve_ivp as scipy_solve_ivp
 
 from probode import EK1, IOUP, PIControl, SecondOrder, lanes, problems, solve, solve_ivp
@@ -39,7 +40,7 @@ def linearised_again(t, y):
 
 def coupled_in_python(t, y):
     """The same where only Python can evaluate it."""
-    u, v = float(y[0]), float(y[1])
+    u, v = number(y[0]), number(y[1])
     return [-1e3 * (u - np.cos(v)), u - 0.1 * v**2]
 
 

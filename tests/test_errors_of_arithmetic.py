@@ -8,6 +8,7 @@ import probode.scipy
 import pytest
 import scipy.integrate
 from attempts import OwnError
+from only_python import number
 
 from probode import Status, solve_ivp
 from probode.engines import native
@@ -22,12 +23,12 @@ METHODS = {"EK1": {}, "EK0": {}, "DiagonalEK1": {}, "EK0 twice": {"evaluations":
 
 def decay_until(t, y, end, failing):
     """``-y`` until the time ``end``; from then on an error."""
-    return [-float(y[0]) if t < end else failing(float(y[0]))]
+    return [-number(y[0]) if t < end else failing(number(y[0]))]
 
 
 def inside(t, y, failing):
     """``-y``, defined for ``|y| < 2``."""
-    return [-float(y[0]) if abs(y[0]) < 2 else failing(float(y[0]))]
+    return [-number(y[0]) if abs(y[0]) < 2 else failing(number(y[0]))]
 
 
 @pytest.mark.parametrize("kernels", [True, False], ids=["kernels", "jax"])
@@ -72,7 +73,7 @@ def test_beside_the_start_and_in_the_jacobian_there_may_be_no_value():
     """``y(0)`` is the last number at which ``f`` is defined; differences go beyond it."""
 
     def function(t, y):
-        return [-math.sqrt(1.0 - y[0]) - 0.5 if y[0] <= 1.0 else math.sqrt(-1.0)]
+        return [-math.sqrt(1.0 - y[0]) - 0.5 if number(y[0]) <= 1.0 else math.sqrt(-1.0)]
 
     result = solve_ivp(function, (0, 1), [1.0], rtol=1e-6, atol=1e-9)
     reference = scipy.integrate.solve_ivp(function, (0, 1), [1.0], "RK45", rtol=1e-9, atol=1e-12)

@@ -6,6 +6,7 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 import scipy.integrate
+from only_python import number
 
 from probode import EK1, solve_ivp
 from probode.engines import native
@@ -189,7 +190,7 @@ def test_events_of_complex_states_see_complex_states():
 
 
 def only_python(t, y):
-    return [y[1], -float(y[0])]
+    return [y[1], -number(y[0])]
 
 
 WAYS = {

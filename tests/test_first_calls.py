@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from only_python import number
 
 import probode
 from probode.base import on_disk, waiting
@@ -276,5 +277,5 @@ def test_nothing_is_said(monkeypatch, why):
 
 def test_a_long_solve_tells_how_far_it_is(monkeypatch):
     stream = impatient(monkeypatch)
-    probode.solve_ivp(lambda t, y: [float(y[0]) and -float(y[0])], (0, 20), [1.0], max_step=0.01)
+    probode.solve_ivp(lambda t, y: [number(y[0]) and -number(y[0])], (0, 20), [1.0], max_step=0.01)
     assert "probode: t = " in stream.getvalue() and "steps" in stream.getvalue()

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from only_python import number
 from scipy import sparse
 
 import probode
@@ -489,7 +490,7 @@ def test_solve_ivp_refuses_what_does_not_fit(options, error, words):
 
 def test_solve_ivp_with_a_mass_matrix_cannot_be_driven_from_python():
     def branching(t, y):
-        return [1.0] if y[0] > 2.0 else [-y[0]]
+        return [1.0] if number(y[0]) > 2.0 else [-y[0]]
 
     with pytest.raises(TypeError, match="traceable"):
         probode.solve_ivp(branching, (0, 1), [1.0], mass_matrix=[2.0])

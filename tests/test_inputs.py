@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from only_python import number
 from scipy.interpolate import CubicSpline
 
 import probode
@@ -150,7 +151,7 @@ def test_in_a_function_that_only_python_runs():
     u = made("constant")
 
     def branching(t, y):
-        return [u(t) - RATE * y[0] if y[0] < 1e9 else 0.0]
+        return [u(t) - RATE * y[0] if number(y[0]) < 1e9 else 0.0]
 
     result = solve_ivp(branching, (0, 7), [0.0], rtol=1e-6, atol=1e-9)
     assert result.path == "python"

@@ -5,6 +5,7 @@ import logging
 import jax
 import numpy as np
 import pytest
+from only_python import number
 from scipy import interpolate
 
 from probode import solve_ivp
@@ -124,7 +125,7 @@ def test_the_advice_for_functions_that_cannot_be_traced_is_given_once(caplog):
     """Closures that one line makes are one function to their author."""
 
     def closure(rate):
-        return lambda t, y: [-rate * float(y[0])]
+        return lambda t, y: [-rate * number(y[0])]
 
     with caplog.at_level(logging.WARNING, "probode"):
         for rate in (1.0, 2.0, 3.0):

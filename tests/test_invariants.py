@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from compiling import jit_once
+from only_python import number
 from scipy.integrate import solve_ivp as scipy_solve_ivp
 
 import probode
@@ -207,11 +208,11 @@ def in_numpy(t, y):
 
 
 def branching(t, y):
-    return in_numpy(t, y) if y[0] < 10 else y
+    return in_numpy(t, y) if number(y[0]) < 10 else y
 
 
 def branching_length(y):
-    return length(y) if y[0] < 10 else 0.0
+    return length(y) if number(y[0]) < 10 else 0.0
 
 
 @pytest.mark.parametrize("fun", [in_numpy, branching], ids=["traced", "python"])

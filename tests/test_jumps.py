@@ -4,6 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
+from only_python import number
 from scipy.integrate import solve_ivp as scipy_solve_ivp
 from scipy.linalg import expm
 
@@ -202,7 +203,7 @@ def test_infusions_are_added_to_the_function():
 
 def test_arguments_and_functions_that_only_python_runs():
     def branching(t, y, k, dose):
-        return [-k * y[0] if y[0] < 1e9 else 0.0]
+        return [-k * y[0] if number(y[0]) < 1e9 else 0.0]
 
     def given(t, y, k, dose):
         return y + dose

@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from only_python import number
 
 import probode
 from probode import EK0, PIControl, solve, solve_ivp
@@ -21,7 +22,7 @@ def relax(t, y):
 
 
 def relax_in_python(t, y):
-    return -(np.array([y])[0] ** 3) + 0.1 * np.roll(y, 1) if float(y[0]) < 9.0 else y
+    return -(np.array([y])[0] ** 3) + 0.1 * np.roll(y, 1) if number(y[0]) < 9.0 else y
 
 
 def solved(**options):

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from only_python import number
 
 from probode import Status, solve, solve_ivp
 from probode.base import limits as limits_module
@@ -19,7 +20,7 @@ def oscillator(t, y):
 
 
 def only_python(t, y):
-    return [y[1], -y[0]] if float(y[0]) < 1e9 else [0.0, 0.0]
+    return [y[1], -y[0]] if number(y[0]) < 1e9 else [0.0, 0.0]
 
 
 FOR_EVER = (0.0, 1e9)

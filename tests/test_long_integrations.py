@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from only_python import number
 
 from probode import EK0, EK1, PIControl, solve, solve_ivp
 from probode.engines import native
@@ -78,7 +79,7 @@ def test_the_estimate_follows_it_where_chosen_times_are_kept():
 
 def test_the_estimate_follows_it_where_only_python_knows_the_function():
     def opaque(t, y):
-        cube = float(y[0] ** 2 + y[1] ** 2) ** 1.5
+        cube = number(y[0] ** 2 + y[1] ** 2) ** 1.5
         return np.array([y[2], y[3], -y[0] / cube, -y[1] / cube])
 
     result = solve_ivp(opaque, (0.0, 30 * PERIOD), place(0.0, 0.0), rtol=1e-3, atol=1e-6)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from compiling import jit_once
+from only_python import number
 
 from probode import (
     EK0,
@@ -171,7 +172,7 @@ def test_samples_agree():
 
 def test_a_function_that_only_python_can_evaluate():
     def field(t, y):
-        return [-y[0]] if y[0] > -1e9 else [0.0]
+        return [-y[0]] if number(y[0]) > -1e9 else [0.0]
 
     one = solve_ivp(field, (0, 2), [1.0], rtol=1e-8, atol=1e-10)
     with native.disabled():

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from only_python import number
 
 import probode
 from probode import EK0, EK1, DiagonalEK1, PIControl, Status, solve_ivp
@@ -88,7 +89,7 @@ def test_it_is_said_once_and_in_the_diagnosis(caplog):
 
 def test_python_functions_go_on_without_a_derivative_too():
     def drain(t, y):
-        return [-(float(y[0]) ** 0.5) if y[0] > 0 else 0.0]
+        return [-(number(y[0]) ** 0.5) if y[0] > 0 else 0.0]
 
     def jac(t, y):
         return [[-0.5 / np.sqrt(y[0]) if y[0] > 0 else -np.inf]]

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from only_python import number
 
 from probode import solve_ivp
 
@@ -30,7 +31,7 @@ def test_a_switch_by_the_state_is_located(method, traced):
     """A spring with dry friction, which turns at multiples of pi; between them, in closed form."""
 
     def friction(t, y):
-        sign = np.sign(y[1]) if traced else (1.0 if y[1] > 0 else -1.0)
+        sign = np.sign(y[1]) if traced else (1.0 if number(y[1]) > 0 else -1.0)
         return np.array([y[1], -y[0] - 0.2 * sign])
 
     result = solve_ivp(friction, (0, 8), [2.0, 0.0], method, **OPTIONS)
@@ -48,7 +49,11 @@ def test_a_switch_by_the_state_is_located(method, traced):
 
 def test_a_solution_that_slides_is_told():
     result = solve_ivp(
-        lambda t, y: [-1.0 if y[0] > 0 else 1.0], (0, 5), [2.0], max_num_steps=2000, **OPTIONS
+        lambda t, y: [-1.0 if number(y[0]) > 0 else 1.0],
+        (0, 5),
+        [2.0],
+        max_num_steps=2000,
+        **OPTIONS,
     )
     assert result.status == -1 and "slide" in result.message
     assert result.t[-1] == pytest.approx(2.0, abs=1e-4)

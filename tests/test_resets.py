@@ -3,6 +3,7 @@
 import mpmath as mp
 import numpy as np
 import pytest
+from only_python import number
 
 import probode
 from probode import Restart, Status, solve_ivp
@@ -372,7 +373,7 @@ def test_second_order_complex_and_python_only():
     assert second.t_events[0] == pytest.approx(expected, abs=1e-6)
 
     def branching(t, y):
-        return [y[1], -G - DRAG * y[1]] if y[0] < 1e9 else [0.0, 0.0]
+        return [y[1], -G - DRAG * y[1]] if number(y[0]) < 1e9 else [0.0, 0.0]
 
     from_python = solve_ivp(branching, (0, 9), [1.0, 0.0], events=hit, rtol=1e-7)
     assert from_python.path == "python"

@@ -5,6 +5,7 @@ import numpy as np
 import oracle
 import oracle_problems
 import pytest
+from only_python import number
 from oracle import mpf, to_numpy
 
 from probode import EK0, EK1, DiagonalEK1, PIControl, Status, problems, solve, solve_ivp
@@ -203,7 +204,7 @@ def test_the_runge_kutta_start_of_a_stiff_equation_does_not_explode(path):
 
     def heat(t, y):
         if path == "python":
-            float(y[0])  # cannot be traced
+            number(y[0])  # cannot be traced
         return np.diff(np.concatenate([[0.0], y, [0.0]]), 2) / h**2
 
     result = solve_ivp(heat, (0, 0.1), np.sin(np.pi * x), initialization="runge-kutta")

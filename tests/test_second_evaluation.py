@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from compiling import jit_once
+from only_python import number
 from scipy.integrate import solve_ivp as scipy_solve_ivp
 
 import probode
@@ -46,7 +47,7 @@ class NeedsPython:
         self.times.append(t)
         if again and self.second:
             return self.second(self.first)
-        prey, predators = float(y[0]), float(y[1])
+        prey, predators = number(y[0]), number(y[1])
         self.first = [1.5 * prey - prey * predators, -3.0 * predators + prey * predators]
         return self.first
 

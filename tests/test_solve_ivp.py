@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import scipy.integrate
+from only_python import number
 
 import probode
 from probode import solve_ivp
@@ -13,7 +14,7 @@ def lotka_volterra(t, y):
 
 
 def branching(t, y):
-    return [-y[0] if y[0] > 0.5 else -0.5 * y[0]]
+    return [-y[0] if number(y[0]) > 0.5 else -0.5 * y[0]]
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +70,7 @@ def test_compiled_and_python_paths_agree():
         return [1.5 * y[0] - y[0] * y[1], -3 * y[1] + y[0] * y[1]]
 
     def stubborn(t, y):
-        return plain(float(t), [float(y[0]), float(y[1])])
+        return plain(number(t), [number(y[0]), number(y[1])])
 
     options = {"grid": grid, "initialization": "runge-kutta"}
     a = solve_ivp(plain, (0, 2), [1.0, 1.0], **options)

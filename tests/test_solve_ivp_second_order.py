@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from only_python import number
 
 import probode
 from probode import EK0, EK1, SecondOrder, solve_ivp
@@ -19,7 +20,7 @@ def driven(t, y, v):
 
 def only_python(t, y, v):
     """The same, but it branches on a value."""
-    return np.sin(2 * t) - y if y[0] < 100.0 else 0.0 * y
+    return np.sin(2 * t) - y if number(y[0]) < 100.0 else 0.0 * y
 
 
 def exact(t):

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from only_python import number
 from scipy.integrate import solve_ivp as scipy_solve_ivp
 from scipy.sparse import block_diag, csc_array, diags_array, kron
 
@@ -36,7 +37,7 @@ def brusselator(t, y, xp=jnp):
 
 def in_python(t, y):
     """The same, in a way that cannot be traced."""
-    return brusselator(float(t), np.asarray(y, float).copy(), np)
+    return brusselator(number(t), np.asarray(y, float).copy(), np)
 
 
 def jacobian(t, y):
@@ -196,7 +197,7 @@ def test_complex_states_are_solved_in_real_form(source):
 
     def f(t, y):
         if source in ("pattern", "its own"):  # of NumPy's alone
-            float(t)
+            number(t)
             return HALF @ np.array(y)
         wide = jnp.pad(jnp.asarray(y), 1)
         slope = 0.5j * (N + 1) ** 2 * (wide[:-2] - 2 * wide[1:-1] + wide[2:]) - wide[1:-1]
@@ -273,7 +274,7 @@ def test_an_entry_outside_of_the_pattern_is_named(i, traced):
         value = brusselator(t, y, jnp if traced else np)
         if traced:
             return value.at[i[0]].add(0.5 * y[i[1]])
-        value[i[0]] += 0.5 * float(y[i[1]])
+        value[i[0]] += 0.5 * number(y[i[1]])
         return value
 
     with pytest.raises(ValueError, match=rf"\({i[0]}, {i[1]}\).*jac_sparsity"):

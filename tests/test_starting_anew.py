@@ -7,6 +7,7 @@ import math
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from only_python import number
 
 import probode
 from probode import EK0, EK1, PIControl, solve_ivp
@@ -166,7 +167,7 @@ TIMES = [3.0, 10.0, 31.7]
 
 
 def python_doses(t, y):
-    return [(200.0 if t % 12 < 0.05 else 0.0) - RATE * float(y[0])]
+    return [(200.0 if t % 12 < 0.05 else 0.0) - RATE * number(y[0])]
 
 
 def python_table_of_doses(t, y):
@@ -174,14 +175,14 @@ def python_table_of_doses(t, y):
     for start in TIMES:
         if start <= t < start + 0.05:
             given += 200.0
-    return [given - RATE * float(y[0])]
+    return [given - RATE * number(y[0])]
 
 
 def only_when_there_is_something(t, y):
     """Which branch is taken depends on y, too: at the start there is no switch in sight."""
-    if float(y[0]) < 0.5:
-        return [1.0 - RATE * float(y[0])]
-    return [(201.0 if t % 12 < 0.05 else 1.0) - RATE * float(y[0])]
+    if number(y[0]) < 0.5:
+        return [1.0 - RATE * number(y[0])]
+    return [(201.0 if t % 12 < 0.05 else 1.0) - RATE * number(y[0])]
 
 
 def truth_of_doses(t):
@@ -223,7 +224,7 @@ def test_pulses_too_short_to_be_found_are_flagged():
     """Some are found, each shorter than the time between two looks."""
 
     def spikes(t, y):
-        return [(1.0 if math.sin(200 * t) > 0.9999 else 0.0) - float(y[0])]
+        return [(1.0 if math.sin(200 * t) > 0.9999 else 0.0) - number(y[0])]
 
     result = solve_ivp(spikes, (0, 1), [0.0], EK0(3), rtol=1e-6, atol=1e-9)
     assert "switches" in result.posterior.diagnose().flags

@@ -135,6 +135,10 @@ FUNCTIONS = [
 ]
 
 
+ASK_FOR_VALUES = [index, text, of_jax, error_of_math, overflow_of_math]
+"""Those of which no trace is made; of the others every branch is followed."""
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("fun", FUNCTIONS, ids=lambda fun: fun.__name__)
 def test_a_swallowed_error_changes_nothing(fun):
@@ -143,7 +147,7 @@ def test_a_swallowed_error_changes_nothing(fun):
     result = solve_ivp(fun, (0, 3), [1.5], **options)
     with jax.enable_x64(True):
         expected = scipy_solve_ivp(fun, (0, 3), [1.5], max_step=0.05, **options)
-    assert result.path == "python"
+    assert (result.path == "python") == (fun in ASK_FOR_VALUES)
     # Kinks and jumps of the slope cost any solver a few tolerances.
     np.testing.assert_allclose(result.y[0, -1], expected.y[0, -1], rtol=1e-3)
 

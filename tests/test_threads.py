@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from only_python import number
 
 from probode import solve_ivp
 from probode.engines import native
@@ -184,7 +185,7 @@ def test_a_function_may_wait_for_threads_that_solve(monkeypatch):
 
     def outer(t, y):
         with ThreadPoolExecutor(1) as pool:
-            return [pool.submit(inner, float(y[0])).result()]
+            return [pool.submit(inner, number(y[0])).result()]
 
     outcome = []
     thread = threading.Thread(

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from only_python import number
 from scipy.integrate import solve_ivp as scipy_ivp
 from scipy.optimize import brentq
 
@@ -27,7 +28,7 @@ def robertson(t, y):
 
 
 def only_python(t, y):
-    return [y[0] * (1.0 - y[0])] if y[0] < 9.0 else [0.0]
+    return [y[0] * (1.0 - y[0])] if number(y[0]) < 9.0 else [0.0]
 
 
 REST = {
@@ -105,7 +106,7 @@ def lotka_volterra(t, y):
 
 
 def python_oscillator(t, y):
-    return [y[1], (1.0 - y[0] ** 2) * y[1] - y[0]] if y[0] < 9.0 else [0.0, 0.0]
+    return [y[1], (1.0 - y[0] ** 2) * y[1] - y[0]] if number(y[0]) < 9.0 else [0.0, 0.0]
 
 
 def reference_period(fun, y0, long):

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import jax.numpy as jnp
 import numpy as np
+from only_python import number
 
 from probode import EK0, EK1, Sweep, solve, solve_ensemble, solve_ivp
 
@@ -30,7 +31,7 @@ def in_place(t, y):
 
 def with_a_branch(t, y):
     """Only Python can evaluate it."""
-    return [y[1], -y[0]] if y[0] > 0.5 else [y[1], -0.5]
+    return [y[1], -y[0]] if number(y[0]) > 0.5 else [y[1], -0.5]
 
 
 def falling(t, y):

@@ -10,6 +10,7 @@ import numpy as np
 from probode.programs.tracing import make_traceable
 from snippets import (  # noqa: F401  each adds its own to SNIPPETS
     arithmetic,
+    branches,
     entry_by_entry,
     helpers_and_objects,
     numpy_functions,

@@ -11,34 +11,6 @@ from snippets.registry import snippet
 
 
 @snippet(None, [0.7, 0.2])
-def branch_on_state(t, y):
-    if y[0] > 0:
-        return [-y[0], y[1]]
-    return [0.0, y[1]]
-
-
-@snippet(None, [0.7, 0.2])
-def branch_on_time(t, y):
-    dose = 1.0 if t > 1 else 0.0
-    return np.array([dose - y[0], y[0] - y[1]])
-
-
-@snippet(None, [0.7, 0.2])
-def builtin_max(t, y):
-    return [max(0, y[0]), min(y[1], 1.0)]
-
-
-@snippet(None, [0.7, 0.2])
-def float_of_component(t, y):
-    return [float(y[0]), y[1]]
-
-
-@snippet(None, [0.7, 0.2])
-def integer_of_time(t, y):
-    return np.array([TIMES[int(t)], y[1]])
-
-
-@snippet(None, [0.7, 0.2])
 def while_loop(t, y):
     x = y[0]
     while x > 1e-3:
@@ -55,29 +27,6 @@ def try_and_except(t, y):
 
 
 @snippet(None, [0.7, 0.2])
-def swallowed_refusal(t, y):
-    try:
-        return np.array([1.0, 0.0]) if y[0] > 0 else np.array([0.0, 1.0])
-    except Exception:
-        return -np.sin(y)
-
-
-@snippet(None, [0.7, 0.2])
-def mask_selects(t, y):
-    return y - np.sum(y[y > 0.5])
-
-
-@snippet(None, [0.7, 0.2])
-def any_in_condition(t, y):
-    return -y if np.any(y > 0) else np.zeros(2)
-
-
-@snippet(None, [0.7, 0.2])
-def chained_comparison(t, y):
-    return np.array([1.0 if 0 < y[0] < 1 else 0.0, y[1]])
-
-
-@snippet(None, [0.7, 0.2])
 def noise(t, y):
     return np.sin(y) + np.random.normal(size=2)  # noqa: NPY002
 
@@ -85,11 +34,6 @@ def noise(t, y):
 @snippet(None, [0.7, 0.2])
 def noise_without_arrays(t, y):
     return [y[0] + np.random.rand(), y[1]]  # noqa: NPY002
-
-
-@snippet(None, [0.7, 0.2])
-def isinstance_of_floats(t, y):
-    return [2.0 * y[0], y[1]] if isinstance(y[0], float) else [y[0], y[1]]
 
 
 @snippet(None, [0.7, 0.2])
@@ -101,11 +45,6 @@ def special_function_without_derivative(t, y):
 def text_as_key(t, y):
     table = {"0.70": 1.0}
     return [table.get(f"{y[0]:.2f}", 0.0), y[1]]
-
-
-@snippet(None, [0.7, 0.2])
-def set_membership(t, y):
-    return np.array([1.0 if y[0] in (0.7, 0.8) else 0.0, y[1]])
 
 
 @snippet(None, [0.7, 0.2])

@@ -188,6 +188,21 @@ def stability_limit(order: int, evaluations: int = 1) -> float:
     return low
 
 
+def _in_real_form(
+    function: Callable[[float, np.ndarray], Any], y: np.ndarray
+) -> tuple[Callable[[float, np.ndarray], Any], np.ndarray]:
+    """Return a function of complex states and a state as those of ``(Re y, Im y)``."""
+    if not np.iscomplexobj(y):
+        return function, y
+
+    def real_form(t: float, u: np.ndarray) -> np.ndarray:
+        real, imaginary = np.split(u, 2)
+        value = np.ravel(np.asarray(function(t, (real + 1j * imaginary).reshape(y.shape))))
+        return np.concatenate([value.real, value.imag])
+
+    return real_form, np.concatenate([y.real.ravel(), y.imag.ravel()])
+
+
 @np.errstate(all="ignore")  # f is tried where the solution need not go
 def spectral_radius(
     function: Callable[[float, np.ndarray], Any], t: float, y: np.ndarray, rounds: int = 6
@@ -197,6 +212,7 @@ def spectral_radius(
     ``v ← J v / |v|`` with ``J v ≈ (f(y + ε v) - f(y)) / ε``; the largest of the last two lengths,
     since those of a pair of complex eigenvalues take turns.
     """
+    function, y = _in_real_form(function, y)
     slope = np.asarray(function(t, y)).reshape(y.shape)
     size = float(norm(y)) or 1.0
     direction = slope if np.any(slope) and np.all(np.isfinite(slope)) else np.ones_like(y)
@@ -231,6 +247,7 @@ def pace(
 
     ``y'' ≈ (f(t + ε, y + ε y') - y') / ε``, with the sign of time as well.
     """
+    function, y = _in_real_form(function, y)
     times = abs(length) * spectral_radius(function, t, y)
     slope = np.asarray(function(t, y)).reshape(y.shape)
     speed = float(norm(slope))

@@ -8,6 +8,7 @@ residual defines the function again over its parameters compiles twice, not ever
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -27,7 +28,7 @@ from probode.programs.finite_differences import finite_difference_jacobian
 from probode.programs.lifting import Shared
 from probode.programs.memory import KNOWN, Key, key_for
 from probode.programs.switches import NONE, Switches
-from probode.programs.tracing import Numbers, as_jax, make_traceable
+from probode.programs.tracing import Numbers, Reason, as_jax, traceable_or_why
 from probode.programs.tracing.evaluate import Evaluator
 from probode.programs.tracing.verify import TOLERANCE, equals
 
@@ -35,15 +36,13 @@ _CHECKS = 8
 """Steps at which a function that may have changed is compared with its trace."""
 
 
-def _say_untraceable(fun: Callable[..., Any]) -> None:
+def _say_untraceable(fun: Callable[..., Any], reason: Reason) -> None:
     if first_time("untraceable", code_of(fun)):
         logger.warning(
-            "%s cannot be traced: the solver is driven from Python, at a fraction of the speed. It "
-            "branches on values, calls what is not known here, or does more than compute (counts "
-            "its calls, reads files, prints). Branches (if, max, min, float) can be written as "
-            "numpy.where, numpy.maximum and the like; of SciPy, special functions, linear algebra "
-            "and interpolators of one variable are known; what else it does belongs outside.",
+            "%s cannot be traced (%s). It is called from Python in every step, at a fraction of "
+            "the speed.",
             name_of(fun),
+            reason,
         )
 
 
@@ -120,13 +119,13 @@ class UserFunction(NamedTuple):
         certain: bool = True,
     ) -> Traced | None:
         lifted, single = numbers or Numbers({}), self._single()
-        found = make_traceable(single, (t0, t1), y0, self.args, numbers=lifted)
+        found = traceable_or_why(single, (t0, t1), y0, self.args, numbers=lifted)
         jacobian = self._jacobian()
         if jacobian is not None and numbers is None:
             jacobian.check(single, self.args, t0, y0)
-        if found is None:
+        if isinstance(found, Reason):
             if numbers is None:
-                _say_untraceable(self.fun)
+                _say_untraceable(self.fun, found)
             return None
         checks = 0 if found.is_of_jax else _CHECKS if not certain else int(found.is_cheap)
         checks = checks and (_CHECKS if self.implicit else checks)
@@ -227,11 +226,12 @@ class UserFunction(NamedTuple):
         def single(t: Any, y: Any, *args: Any) -> Any:
             parts = embedding.parts(y)
             value = fun(t, *(part[:, None] if vectorized else part for part in parts), *args)
+            xp: Any = jnp if _is_of_jax(value) else np
             if vectorized or n == 1:
-                value = np.reshape(value, (n,))
+                value = xp.reshape(xp.asarray(value), (n,))
             if embedding.is_complex:
-                value = np.asarray(value)
-                return np.concatenate([np.real(value), np.imag(value)])
+                value = xp.asarray(value)
+                return xp.concatenate([xp.real(value), xp.imag(value)])
             return value
 
         return single
@@ -326,6 +326,13 @@ class UserFunction(NamedTuple):
         return finite_difference_jacobian(
             function, columns, options.jac_sparsity, options.lband, options.uband
         )
+
+
+def _is_of_jax(value: Any) -> bool:
+    """Whether a function returned an array of JAX, or a list that holds one."""
+    if isinstance(value, list | tuple):
+        return any(map(_is_of_jax, value))
+    return isinstance(value, jax.Array)
 
 
 def _of_parts(function: Callable[..., Any], order: int) -> Callable[..., Any]:

@@ -178,7 +178,7 @@ def solvers_for(
         order,
         options.diffusion,
         rtol,
-        y0.size // derivatives,
+        (2 if np.iscomplexobj(y0) else 1) * y0.size // derivatives,
         pace,
         evaluation,
         options.evaluations,

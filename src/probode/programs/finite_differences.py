@@ -74,10 +74,14 @@ def sparse_differences(
 
 
 def _sizes(y: np.ndarray) -> np.ndarray:
-    """By how much each component is moved: the difference actually taken, rounding included."""
+    """Return the differences actually taken, rounding included; each leads away from zero.
+
+    Many functions have a kink at zero (``max(y, 0)``, ``abs(y)``), and a difference across it is
+    the derivative of neither side.
+    """
     magnitude = np.abs(y)
     floor = _STEP * max(1.0, float(magnitude.max()))
-    return (y + _STEP * np.maximum(magnitude, floor)) - y
+    return (y + np.copysign(_STEP * np.maximum(magnitude, floor), y)) - y
 
 
 def _dense(function: Function) -> Callable[[float, np.ndarray, np.ndarray], np.ndarray]:

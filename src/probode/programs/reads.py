@@ -9,6 +9,7 @@ import builtins
 import dis
 import enum
 import types
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -115,14 +116,22 @@ def trust(function: types.FunctionType) -> Trust:
 
     Values that it refers to are not judged here, nor are functions that it calls by name.
     """
+    return max((judged for judged, _ in _judged(function)), default=Trust.KNOWN)
+
+
+def acting_name(function: types.FunctionType) -> str | None:
+    """The first thing that a function calls which does something: ``"time.time"``."""
+    return next((name for judged, name in _judged(function) if judged is Trust.ACTS), None)
+
+
+def _judged(function: types.FunctionType) -> Iterator[tuple[Trust, str]]:
     found = reads(function.__code__)
     namespace = function.__globals__
     free = {name: value for name, _, value in closure(function)}
-    worst = Trust.KNOWN
     for name in found.imports:
-        worst = max(worst, _module(name))
+        yield _module(name), name
         if not (_READING | _ACTING).isdisjoint(found.attributes):
-            worst = max(worst, Trust.UNKNOWN)
+            yield Trust.UNKNOWN, name
     for root, *attributes in found.chains:
         if root in function.__code__.co_freevars:
             value = free.get(root)
@@ -130,11 +139,10 @@ def trust(function: types.FunctionType) -> Trust:
             value = namespace.get(root)
             if value is None and root not in namespace:
                 if root in found.names:
-                    worst = max(worst, _builtin(root))
+                    yield _builtin(root), root
                 continue
         if isinstance(value, types.ModuleType):
-            worst = max(worst, _attribute(value, tuple(attributes)))
-    return worst
+            yield _attribute(value, tuple(attributes)), ".".join((root, *attributes))
 
 
 def trust_in_callable(value: Any) -> Trust:

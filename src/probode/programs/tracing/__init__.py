@@ -9,8 +9,9 @@ trace: it compiles, and its derivatives are exact. Three ways are tried:
 ``"scalars"``  it runs with NumPy's arrays of objects that hold traced scalars
 =============  ==================================================================================
 
-The outcome of each is compared with the original at several points. What asks for values while it
-is traced (``if y[0] > 0``, ``float(y[0])``) is never guessed: such a function stays Python, and so
+The outcome of each is compared with the original at several points. A function that branches on
+values (``if y[0] > 0``) is run along every path, and the results are selected. What else asks for
+values (a list that is indexed by ``int(t)``) is never guessed: such a function stays Python, and so
 does one that does something with every call.
 
 Numbers that the function reads (from its closure, from globals, attributes, dictionaries) are
@@ -28,12 +29,20 @@ import numpy as np
 from probode.base.jax_inside import Closed, is_tracer, run, trace, unknown_value
 from probode.base.precision import double_precision
 from probode.programs.program import alike, of_data, with_data
-from probode.programs.tracing import operators, scalars, watching
+from probode.programs.tracing import operators, scalars
 from probode.programs.tracing.alone import one_at_a_time, others_run
 from probode.programs.tracing.effects import State
 from probode.programs.tracing.evaluate import Evaluator, count_equations
+from probode.programs.tracing.reasons import (
+    LONG,
+    NOT_THE_SAME,
+    OTHER_VALUES,
+    PRINTS,
+    Reason,
+    reason_of,
+)
 from probode.programs.tracing.verify import Reference
-from probode.programs.tracing.watching import OPERATION_LIMIT
+from probode.programs.tracing.watching import OPERATION_LIMIT, watch
 from probode.programs.tracing.ways import (
     Numbers,
     as_it_is,
@@ -42,12 +51,13 @@ from probode.programs.tracing.ways import (
     with_arrays,
     with_scalars,
 )
+from probode.programs.user_code import home
 
-__all__ = ["Numbers", "Traceable", "as_jax", "make_traceable"]
+__all__ = ["Numbers", "Reason", "Traceable", "as_jax", "make_traceable", "traceable_or_why"]
 
 operators.attach()
 
-_SLOW = 2e-3
+_SLOW = 5e-4
 """A call of so many seconds may be a long loop: it is traced with stand-ins, which count."""
 _CHEAP = 2e-4
 """A call of at most so many seconds costs little next to a solve."""
@@ -85,7 +95,21 @@ def make_traceable(
     numbers: Numbers | None = None,
     extra_points: int = 4,
 ) -> Traceable | None:
-    """Make ``fun(t, y, *args)`` traceable by JAX, or say that it is not.
+    """Return :func:`traceable_or_why`, or ``None`` where that is a reason."""
+    found = traceable_or_why(fun, t_span, y0, args, numbers=numbers, extra_points=extra_points)
+    return found if isinstance(found, Traceable) else None
+
+
+def traceable_or_why(
+    fun: Callable[..., Any],
+    t_span: Any,
+    y0: Any,
+    args: tuple[Any, ...] = (),
+    *,
+    numbers: Numbers | None = None,
+    extra_points: int = 4,
+) -> Traceable | Reason:
+    """Make ``fun(t, y, *args)`` traceable by JAX, or say why it is not.
 
     Parameters
     ----------
@@ -100,7 +124,7 @@ def make_traceable(
 
     Returns
     -------
-    ``None`` if nothing agrees with ``fun``: if its control flow depends on values, if it gives
+    A reason if nothing agrees with ``fun``: if its control flow needs values, if it gives
     different values at the same point, or if it leaves something behind (a list that it appends
     to, a counter, printed text) or goes on with something (an iterator, a file, the clock). An
     exception of ``fun`` at ``(t0, y0)`` comes through.
@@ -108,13 +132,13 @@ def make_traceable(
     t0, t1 = (float(t) for t in t_span)
     start = np.asarray(y0)
     if start.dtype.kind not in "biuf":
-        return None
+        return Reason(f"y0 has entries of type {start.dtype}")
     start = np.array(start, float)
     args = tuple(args)
     with one_at_a_time():
         state = State(fun, args)
-        if state.acts:
-            return None
+        if state.acts is not None:
+            return Reason(state.acts, _OUTSIDE)
         span, lifted = (t0, t1), numbers or Numbers({})
         try:
             with double_precision():
@@ -127,6 +151,9 @@ def make_traceable(
                 state.restore_what_is_written()
 
 
+_OUTSIDE = "what does more than compute belongs outside"
+
+
 def _climb(
     fun: Callable[..., Any],
     t_span: tuple[float, float],
@@ -135,7 +162,7 @@ def _climb(
     state: State,
     numbers: Numbers,
     extra_points: int,
-) -> Traceable | None:
+) -> Traceable | Reason:
     t0, given = t_span[0], numbers.after(args)
     if state.speaks_jax:
         plain = _prepare(as_it_is(fun, Numbers({})), args)
@@ -150,10 +177,10 @@ def _climb(
                 lambda t, y: known(np.float64(t), y, *program[1]), (), t_span, y0, extra_points
             )
             function = _prepare(as_it_is(fun, numbers), given)
-            works = _works(function, reference, t0, y0, given)
-            return Traceable(function, "jax", is_of_jax=True) if works else None
+            why_not = _why_not(function, reference, t0, y0, given, home(fun))
+            return why_not or Traceable(function, "jax", is_of_jax=True)
         if state.handles_errors:  # among them, those of JAX about our stand-ins
-            return None
+            return Reason("it uses JAX, cannot be traced as it is, and handles errors")
     try:
         reference = Reference(fun, args, t_span, y0, extra_points)
     except AttributeError as error:
@@ -162,17 +189,23 @@ def _climb(
         state.speaks_jax = True
         return _climb(fun, t_span, y0, args, state, numbers, extra_points)
     state.mark()
-    state.is_used = (
-        not reference.is_reproducible() or _changes(state, reference.visit) or state.wrote_anew()
-    )
+    same = reference.is_reproducible()
+    changes = same and _changes(state, reference.visit)
+    state.is_used = not same or changes or state.wrote_anew()
     state.call = partial(reference.visit, 0)
-    if state.is_used or reference.prints:
-        return None
+    if state.is_used:
+        changed = f"it changes {state.first_change() or 'what is outside of it'}"
+        return Reason(changed, _OUTSIDE) if same else NOT_THE_SAME
+    if reference.prints:
+        return PRINTS
+    reasons = {}
     for path, way in _rungs(fun, y0, reference.seconds, state.handles_errors, numbers):
         function = _prepare(way, given)
-        if _works(function, reference, t0, y0, given):
+        why_not = _why_not(function, reference, t0, y0, given, home(fun))
+        if why_not is None:
             return Traceable(function, path, is_cheap=reference.seconds < _CHEAP)
-    return None
+        reasons[path] = why_not
+    return reasons["numpy"]
 
 
 def _asks_for_array_of_jax(error: AttributeError) -> bool:
@@ -199,7 +232,7 @@ def _rungs(
     if seconds < _SLOW and not careful:  # stand-ins remember every error, JAX's tracers some
         yield "jax", as_it_is(fun, numbers)
     yield "numpy", with_arrays(fun, careful, numbers)
-    if y0.size <= scalars.SIZE_LIMIT and not watching.watch.too_long:
+    if y0.size <= scalars.SIZE_LIMIT and not watch.too_long:
         yield "scalars", with_scalars(fun, careful, numbers)
 
 
@@ -230,25 +263,26 @@ def _prepare(
 # Whether it worked --------------------------------------------------------------------------------
 
 
-def _works(
+def _why_not(
     function: Callable[..., jax.Array],
     reference: Reference,
     t0: float,
     y0: np.ndarray,
     args: tuple[Any, ...],
-) -> bool:
-    """Whether ``function`` traces, agrees with the original, and has a derivative."""
+    home: str,
+) -> Reason | None:
+    """Return ``None`` if ``function`` traces, agrees with the original, and has a derivative."""
     try:
         program, data = _program(function, t0, y0, args)
         if count_equations(program.jaxpr) > OPERATION_LIMIT:
-            return False
+            return LONG
         evaluator = Evaluator(program)
-        if not reference.agrees(evaluator, data):
-            return False
+        if not reference.agrees(evaluator, data, at_more_points=watch.questions > 0):
+            return OTHER_VALUES
         _differentiate(program, np.float64(t0), y0, data, 1 if evaluator.is_plain else 2)
-    except Exception:  # user code with arrays that it was not written for fails in any way
-        return False
-    return True
+    except Exception as error:  # user code with arrays that it was not written for fails in any way
+        return reason_of(error, home)
+    return None
 
 
 def _program(

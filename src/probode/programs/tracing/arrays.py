@@ -16,9 +16,15 @@ import numpy as np
 
 from probode.base.jax_inside import is_tracer
 from probode.programs.tracing import views
+from probode.programs.tracing.branches import decide
 from probode.programs.tracing.storage import Cell, Storage
 from probode.programs.tracing.views import Index
 from probode.programs.tracing.watching import watch
+
+_SELECT = "select with numpy.select, numpy.where or numpy.interp"
+_AN_ARRAY = "a list that is indexed by it can be an array of NumPy"
+_CALL = "a function that is not known here"
+TABULATE = "tabulate it in advance and use an interpolator of SciPy, or write it with NumPy"
 
 
 class TracedArray(Storage):
@@ -26,7 +32,6 @@ class TracedArray(Storage):
 
     __slots__ = ()
     __array_priority__ = 1000
-    __hash__ = None  # type: ignore[assignment]
 
     def __iter__(self) -> Iterator[Any]:
         if not self._shape:
@@ -42,8 +47,17 @@ class TracedArray(Storage):
         if not views.is_basic(entries):
             for entry in entries:
                 if isinstance(entry, jax.Array) and entry.dtype == bool:
-                    raise watch.refuse("The number of entries under a mask", entry)
-            return wrap(self.value[entries])
+                    raise watch.refuse(
+                        "how many entries a mask selects is not known while tracing",
+                        entry,
+                        "write numpy.where(mask, x, 0)",
+                    )
+            if not any(isinstance(entry, jax.Array) for entry in entries):
+                return wrap(self.value[entries])
+            # An index beyond the ends is an error in NumPy: NaN, where steps are rejected.
+            value = jnp.asarray(self.value)
+            outside = jnp.nan if value.dtype.kind in "fc" else None
+            return wrap(value.at[entries].get(mode="fill", fill_value=outside))
         shape = views.view_shape(self._shape, entries)
         if shape or len(entries) != self.ndim or None in entries or Ellipsis in entries:
             return self._look(Index(entries), shape) if shape or self._shape else self
@@ -55,7 +69,8 @@ class TracedArray(Storage):
         if cell is not None:
             return wrap(cell.value)
         if not isinstance(self._root._raw, np.ndarray) and key not in self._elements:
-            value = self._stored()[key]
+            stored = self._stored()
+            value = watch.once(("item", stored, key), lambda: stored[key])
             if self._base is not None:
                 return TracedArray(value)
             self._elements[key] = value
@@ -65,7 +80,7 @@ class TracedArray(Storage):
         entries = _entries(key)
         part = self._cast(unwrap(item, as_array=True))
         if not self._shape:
-            raise watch.refuse("Item assignment to a scalar", self._root._raw)
+            raise watch.refuse("item assignment to a number", self._root._raw)
         if isinstance(item, TracedArray) and item._base is self and _is_index(item, entries):
             return  # dy[1:3] += x has written through the view already
         if not views.is_basic(entries):
@@ -99,40 +114,46 @@ class TracedArray(Storage):
 
     # Questions that need the value ----------------------------------------------------------------
 
-    def _known_value(self, what: str) -> np.ndarray:
+    def _known_value(self, what: str, instead: str = "") -> np.ndarray:
         value = self.value
         if is_tracer(value) or not isinstance(value, np.ndarray):
-            raise watch.refuse(what, value)
+            raise watch.refuse(f"{what} needs a number that is known while tracing", value, instead)
         return value
 
+    def __hash__(self) -> int:
+        return hash(self._known_value("the key of a dictionary or a set", _SELECT)[()])
+
     def __bool__(self) -> bool:
-        return bool(self._known_value("The truth"))
+        if self.size != 1:
+            raise ValueError("The truth value of an array with several elements is ambiguous.")
+        value = self.value
+        return bool(value) if isinstance(value, np.ndarray) else decide(value)
 
     def __float__(self) -> float:
-        return float(self._known_value("float()"))
+        return float(self._known_value("a conversion to float"))
 
     def __int__(self) -> int:
-        return int(self._known_value("int()"))
+        return int(self._known_value("a conversion to int"))
 
     def __complex__(self) -> complex:
-        return complex(self._known_value("complex()"))
+        return complex(self._known_value("a conversion to complex", "write x + 1j * y"))
 
     def __index__(self) -> int:
-        return self._known_value("The integer").__index__()
+        return self._known_value("an index or a length", _AN_ARRAY).__index__()
 
     def __contains__(self, item: Any) -> bool:
         equal: Any = self == item
         return bool(equal.any())
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return np.array(self._known_value("The NumPy array"), dtype=dtype)
+        return np.array(self._known_value(_CALL, TABULATE), dtype=dtype)
 
     def __jax_array__(self) -> jax.Array:
         return jnp.asarray(self.value)
 
     def item(self, *args: Any) -> Any:
         """A Python scalar, if the value is known."""
-        return self._known_value("item()").item(*args)
+        return self._known_value("item()", "write x[0]").item(*args)
 
     def tolist(self) -> Any:
         """Nested lists."""
@@ -142,10 +163,10 @@ class TracedArray(Storage):
         return f"<traced array of shape {self._shape}>"
 
     def __str__(self) -> str:
-        return str(self._known_value("The text"))
+        return str(self._known_value("a text"))
 
     def __format__(self, spec: str) -> str:
-        return format(self._known_value("The text")[()], spec)
+        return format(self._known_value("a text")[()], spec)
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"Traced arrays have no attribute {name!r}.")

@@ -4,6 +4,7 @@ Arguments that are all known go to NumPy itself, so that shapes, index arrays, g
 built inside a function stay known.
 """
 
+import cmath
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,8 +16,16 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from probode.programs.tracing.arrays import TracedArray, is_traced, join, unwrap, wrap
-from probode.programs.tracing.rules import METHOD_RULES, RULES, as_array
+from probode.programs.tracing.arrays import (
+    TABULATE,
+    TracedArray,
+    is_traced,
+    join,
+    unwrap,
+    wrap,
+)
+from probode.programs.tracing.branches import COMPARISONS, compared
+from probode.programs.tracing.rules import METHOD_RULES, RULES, WRITING, as_array
 from probode.programs.tracing.watching import watch
 
 _JAX_MODULES = {
@@ -38,6 +47,7 @@ _MATH_NAMES = {
     "fabs": "abs",
     "pow": "power",
     "lgamma": "gammaln",
+    "phase": "angle",
 }
 
 _NEVER_RAISE = {
@@ -52,6 +62,8 @@ _SEQUENCES = {
 }
 """Functions that take a list of arrays; elsewhere a list is an array."""
 
+_COMPARISONS = tuple(getattr(np, name) for name in COMPARISONS)
+
 _IGNORED = ("casting", "order", "subok", "like")
 
 
@@ -61,7 +73,7 @@ def call(func: Any, method: str, args: Any, kwargs: dict[str, Any]) -> Any:
     if isinstance(out, tuple):
         (out,) = out
     if out is not None and not isinstance(out, TracedArray):
-        raise watch.refuse("Writing into a NumPy array", None)
+        raise watch.refuse(*WRITING)
     result = _compute(func, method, args, kwargs, out)
     if out is None:
         return result
@@ -80,10 +92,9 @@ def _compute(func: Any, method: str, args: Any, kwargs: dict[str, Any], out: Any
         if out is not None and "where" in kwargs:
             kwargs = {**kwargs, "out": out.value.copy()}
         return wrap(target(*unwrap(tuple(args)), **unwrap(kwargs)))
-    watch.count()
     target = equivalent(func)
     if target is None:
-        raise watch.refuse(f"numpy.{getattr(func, '__name__', func)}", None)
+        raise watch.refuse(f"{_full_name(func)} is not known here", None, TABULATE)
     if method != "__call__":
         target = getattr(target, method)
     keep = getattr(func, "__name__", "") in _SEQUENCES
@@ -91,8 +102,22 @@ def _compute(func: Any, method: str, args: Any, kwargs: dict[str, Any], out: Any
         values = [_argument(arg, keep) for arg in args]
         options = {key: _option(item) for key, item in kwargs.items() if key not in _IGNORED}
         if isinstance(func, np.ufunc) and "where" in options:
+            watch.count()
             return _where_ufunc(target, values, options, out)
-        return wrap(target(*values, **options))
+        if options:
+            watch.count()
+            return wrap(target(*values, **options))
+        if func in _COMPARISONS and method == "__call__":
+            return wrap(compared(func.__name__, *values))
+        if func is np.power and all(np.result_type(x).kind in "iub" for x in values):
+            raise watch.refuse("a power of two integers", None, "make one of them a float")
+        return wrap(watch.once((target, *values), lambda: target(*values)))
+
+
+def _full_name(function: Any) -> str:
+    name = str(getattr(function, "__name__", function))
+    homes = [x for x in _JAX_MODULES if getattr(sys.modules.get(x), name, None) is function]
+    return f"{homes[0]}.{name}" if homes else name
 
 
 @contextmanager
@@ -109,7 +134,7 @@ def _where_ufunc(target: Any, values: list[Any], options: dict[str, Any], out: A
     """``ufunc(..., where=mask)``; ones where the mask is false keep derivatives finite there."""
     mask = options.pop("where")
     if out is None:
-        raise watch.refuse("A ufunc with where= and without out=", None)
+        raise watch.refuse("a ufunc with where= and without out=", None, "write numpy.where")
     safe = [jnp.where(mask, value, 1) for value in values]
     return wrap(jnp.where(mask, target(*safe, **options), out.value))
 
@@ -148,16 +173,23 @@ def call_math(func: Callable[..., Any], *args: Any) -> Any:
     """A function of the module ``math``."""
     if not is_traced(args):
         return func(*unwrap(args))
-    watch.count()
     take = as_array if func.__name__ in ("fsum", "prod", "dist") else _scalar
-    return wrap(traced_math(func, *(unwrap(take(arg)) for arg in args)))
+    values = [unwrap(take(arg)) for arg in args]
+    result = watch.once((func, *values), lambda: traced_math(func, *values))
+    return wrap(result.astype(int) if func.__name__ in ("floor", "ceil", "trunc") else result)
 
 
 def traced_math(func: Callable[..., Any], *args: Any) -> Any:
     """A function of the module ``math`` on scalars of JAX."""
     name = func.__name__
+    if func in vars(cmath).values():
+        args = tuple(jnp.asarray(arg, complex) for arg in args)
     if watch.careful and name not in _NEVER_RAISE:
-        raise watch.refuse(f"math.{name}, whose errors are handled,", args[0])
+        raise watch.refuse(
+            f"math.{name} raises errors that are handled",
+            args[0],
+            "write numpy.where in the place of try and except",
+        )
     if name == "log" and len(args) == 2:
         return jnp.log(args[0]) / jnp.log(args[1])
     if name in ("fsum", "prod"):
@@ -167,7 +199,7 @@ def traced_math(func: Callable[..., Any], *args: Any) -> Any:
     name = _MATH_NAMES.get(name, name)
     target = getattr(jnp, name, None) or getattr(import_module("jax.scipy.special"), name, None)
     if target is None:
-        raise watch.refuse(f"math.{name}", args[0])
+        raise watch.refuse(f"math.{name} is not known here", args[0], TABULATE)
     return target(*args)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from probode.programs.inputs import Input
-from probode.programs.reads import Trust, reads, trust
+from probode.programs.reads import acting_name, reads
 from probode.programs.user_code import (
     asked,
     closure,
@@ -49,9 +49,9 @@ class State:
     speaks_jax
         Whether the function refers to anything of JAX.
     acts
-        Whether it holds something that goes on with every call (an iterator, a file), or calls what
-        does something or answers otherwise each time (``open``, the clock: see
-        ``probode.programs.reads``).
+        Words for what it holds that goes on with every call (an iterator, a file), or for what it
+        calls that does something or answers otherwise each time (``open``, the clock: see
+        ``probode.programs.reads``); else ``None``.
     handles_errors
         Whether it, or a function that it calls, has an ``except`` or the like.
     is_used
@@ -62,13 +62,14 @@ class State:
 
     def __init__(self, fun: Any, args: Any) -> None:
         self._function = (fun, args)
-        self.speaks_jax = self.acts = self.handles_errors = self.is_used = False
+        self.speaks_jax = self.handles_errors = self.is_used = False
+        self.acts: str | None = None
         self.call: Callable[[], Any] | None = None
         self._home = home(fun)
         self._seen: set[int] = set()
         self._lists: list[tuple[Any, Any]] = []
         self._dicts: list[tuple[dict[Any, Any], dict[Any, Any]]] = []
-        self._cells: list[tuple[types.CellType, Any]] = []
+        self._cells: list[tuple[types.CellType, Any, str]] = []
         self._globals: list[tuple[dict[str, Any], dict[str, Any]]] = []
         self._absent: list[tuple[dict[str, Any], set[str]]] = []
         self._slots: list[tuple[Any, dict[str, Any]]] = []
@@ -119,8 +120,9 @@ class State:
         elif isinstance(value, type):
             inside = self._members(value)
         else:
-            self.acts = self.acts or issubclass(type(value), Iterator | ContextVar)
-            self.acts = self.acts or package(type(value).__module__) in _ACTORS
+            kind = type(value)
+            if issubclass(kind, Iterator | ContextVar) or package(kind.__module__) in _ACTORS:
+                self.acts = self.acts or f"it holds an object of type {kind.__qualname__}"
             content = _content(value)
             if content is not None and content.nbytes <= _LARGE:
                 self._buffers.append((value, bytes(content)))
@@ -133,11 +135,13 @@ class State:
     def _enter(self, function: types.FunctionType) -> list[Any]:
         if not is_user_module(function.__module__, self._home):
             return []
-        self.acts = self.acts or trust(function) is Trust.ACTS
+        acting = acting_name(function)
+        if acting is not None:
+            self.acts = self.acts or f"it calls {acting}"
         self.handles_errors = self.handles_errors or reads(function.__code__).handles_errors
-        cells = [(cell, value) for _, cell, value in closure(function)]
+        cells = [(cell, value, name) for name, cell, value in closure(function)]
         self._cells += cells
-        inside = [value for _, value in cells]
+        inside = [value for _, value, _ in cells]
         namespace, names = function.__globals__, set(global_names(function.__code__))
         found = {name: namespace[name] for name in names if name in namespace}
         self.speaks_jax = self.speaks_jax or any(name.startswith("jax.") for name in names)
@@ -193,22 +197,34 @@ class State:
 
         Arrays do not count: they serve as preallocated results (but see :meth:`wrote_anew`).
         """
-        return (
-            any(_differ(now, before) for now, before in self._lists)
-            or any(
-                now.keys() != before.keys() or _differ(now.values(), before.values())
-                for now, before in self._dicts
-            )
-            or any(_differ(slots_of(v).values(), known.values()) for v, known in self._slots)
-            or any(_differ(vars(cls).values(), known.values()) for cls, known in self._classes)
-            or any(cell.cell_contents is not before for cell, before in self._cells)
-            or any(
-                namespace[name] is not item
-                for namespace, before in self._globals
-                for name, item in before.items()
-            )
-            or any(not names.isdisjoint(namespace) for namespace, names in self._absent)
-        )
+        return self.first_change() is not None
+
+    def first_change(self) -> str | None:
+        """What has changed, in words: the first of all."""
+        return next(self._changes(), None)
+
+    def _changes(self) -> Iterator[str]:
+        for now, before in self._lists:
+            if _differ(now, before):
+                yield f"a {type(now).__name__}"
+        named = [(attributes, known) for attributes, known in self._dicts]
+        named += [(slots_of(value), known) for value, known in self._slots]
+        named += [(dict(vars(cls)), known) for cls, known in self._classes]
+        for attributes, known in named:
+            if attributes.keys() != known.keys() or _differ(attributes.values(), known.values()):
+                names = {*attributes, *known}
+                changed = [x for x in names if attributes.get(x, self) is not known.get(x, self)]
+                yield f"{changed[0]!r}" if changed else "a dictionary"
+        for cell, before, name in self._cells:
+            if cell.cell_contents is not before:
+                yield f"the variable {name!r}"
+        for namespace, found in self._globals:
+            for name, item in found.items():
+                if namespace[name] is not item:
+                    yield f"the variable {name!r}"
+        for namespace, names in self._absent:
+            if not names.isdisjoint(namespace):
+                yield f"the variable {min(names & namespace.keys())!r}"
 
     def changed_by(self, call: Callable[[], Any]) -> bool:
         """Whether something changes during a call of the function."""
@@ -240,7 +256,7 @@ class State:
             for name, item in members.items():
                 if vars(cls).get(name, self) is not item:
                     setattr(cls, name, item)
-        for cell, content in self._cells:
+        for cell, content, _ in self._cells:
             if cell.cell_contents is not content:
                 cell.cell_contents = content
         for namespace, found in self._globals:

@@ -1,5 +1,6 @@
 """Stand-ins for NumPy, ``math`` and parts of SciPy in the functions that are traced."""
 
+import cmath
 import math
 import sys
 from collections.abc import Callable
@@ -13,11 +14,15 @@ from probode.programs.tracing.arrays import TracedArray, is_traced, unwrap, wrap
 from probode.programs.tracing.dispatch import call, call_math
 from probode.programs.tracing.sparse import SparseMatrix, is_sparse
 from probode.programs.tracing.splines import spline
+from probode.programs.tracing.watching import watch
+from probode.programs.user_code import asked
 
 _FUNCTION_TYPES = (FunctionType, BuiltinFunctionType, np.ufunc, type(np.sum))
+_OF_JAX = ("jax.numpy", "jax.numpy.linalg", "jax.numpy.fft", "jax.scipy.special", "jax.nn")
 _MODULES = (
-    *("numpy", "numpy.linalg", "numpy.fft", "math"),
+    *("numpy", "numpy.linalg", "numpy.fft", "math", "cmath"),
     *("scipy", "scipy.special", "scipy.linalg"),
+    *("jax", "jax.scipy", *_OF_JAX),
 )
 
 
@@ -80,6 +85,16 @@ def _math_function(function: Callable[..., Any]) -> Callable[..., Any]:
     return stand_in
 
 
+def _function_of_jax(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of JAX that takes stand-ins, in a function that branches."""
+
+    def stand_in(*args: Any, **kwargs: Any) -> Any:
+        watch.count()
+        return wrap(function(*unwrap(args), **unwrap(kwargs)))
+
+    return stand_in
+
+
 _stand_ins: dict[int, Any] = {
     id(np.ndarray): Array,
     id(np.r_): _Joiner(np.r_, jnp.r_),
@@ -87,7 +102,8 @@ _stand_ins: dict[int, Any] = {
 }
 _stand_ins.update(
     (id(function), _math_function(function))
-    for function in vars(math).values()
+    for module in (math, cmath)
+    for function in vars(module).values()
     if isinstance(function, BuiltinFunctionType)
 )
 
@@ -101,7 +117,9 @@ def stand_in(value: Any) -> Any | None:
         if value.__name__ not in _MODULES:
             return None
         found = Module(value, _replace_attribute)
-    elif isinstance(value, _FUNCTION_TYPES) and _is_home(value):
+    elif callable(value) and not isinstance(value, type) and _is_home(value, _OF_JAX):
+        found = _function_of_jax(value)
+    elif isinstance(value, _FUNCTION_TYPES) and _is_home(value, _MODULES):
         found = Function(value)
     elif is_sparse(value):
         return SparseMatrix(value)
@@ -116,11 +134,11 @@ def _replace_attribute(value: Any) -> Any:
     return value if found is None else found
 
 
-def _is_home(function: Any) -> bool:
-    """Whether this is a public function of a module that is replaced."""
-    name = getattr(function, "__name__", "")
-    return any(
+def _is_home(function: Any, modules: tuple[str, ...]) -> bool:
+    """Whether this is a public function of one of these modules."""
+    name = asked(function, "__name__")
+    return isinstance(name, str) and any(
         getattr(sys.modules[module], name, None) is function
-        for module in _MODULES
+        for module in modules
         if module in sys.modules
     )

@@ -100,6 +100,16 @@ def _astype(self: TracedArray, dtype: Any, *args: Any, **kwargs: Any) -> TracedA
     return TracedArray(self.value.astype(np.dtype(dtype)))
 
 
+def _to_integer(function: Any) -> Callable[[Any], Any]:
+    return lambda self: call(function, "__call__", (self,), {}).astype(int)
+
+
+def _rounded(self: TracedArray, digits: int | None = None) -> Any:
+    """``round``: an integer, unless it is said how many digits stay."""
+    found = call(np.round, "__call__", (self, digits or 0), {})
+    return found.astype(int) if digits is None else found
+
+
 def _fill(self: TracedArray, item: Any) -> None:
     self.assign(unwrap(item))
 
@@ -128,10 +138,10 @@ def attach() -> None:
     others: dict[str, Any] = {
         "__array_ufunc__": _array_ufunc,
         "__array_function__": _array_function,
-        "__round__": lambda self, digits=0: call(np.round, "__call__", (self, digits or 0), {}),
-        "__floor__": _unary(np.floor),
-        "__ceil__": _unary(np.ceil),
-        "__trunc__": _unary(np.trunc),
+        "__round__": _rounded,
+        "__floor__": _to_integer(np.floor),
+        "__ceil__": _to_integer(np.ceil),
+        "__trunc__": _to_integer(np.trunc),
         "astype": _astype,
         "fill": _fill,
         "flat": property(lambda self: self.ravel()),

@@ -13,6 +13,8 @@ import numpy as np
 from probode.programs.tracing.arrays import TracedArray, is_traced, unwrap, wrap
 from probode.programs.tracing.watching import watch
 
+WRITING = ("writing into an array from outside", None, "make the array inside of the function")
+
 _FEW = 500
 """Nodes of an interpolation up to which all are compared: Taylor mode knows no bisection."""
 
@@ -91,7 +93,7 @@ def _atleast_1d(*arrays: Any) -> Any:
 
 def _copyto(dst: Any, src: Any, *, where: Any = True, **_: Any) -> None:
     if not isinstance(dst, TracedArray):
-        raise watch.refuse("Writing into a NumPy array", None)
+        raise watch.refuse(*WRITING)
     whole: Any = np.where(as_array(where), as_array(src), dst)
     dst.assign(whole.value)
 
@@ -165,7 +167,7 @@ def _interp(
 def _add_at(ufunc: np.ufunc, sign: int) -> Callable[..., None]:
     def rule(array: Any, key: Any, item: Any) -> None:
         if not isinstance(array, TracedArray):
-            raise watch.refuse("Writing into a NumPy array", None)
+            raise watch.refuse(*WRITING)
         key, part = unwrap(key), unwrap(item, as_array=True)
         value = array.value
         if isinstance(value, np.ndarray) and not is_traced([key, part]):

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from probode.programs.tracing.branches import COMPARISONS, compared, decide
 from probode.programs.tracing.dispatch import traced_math
 from probode.programs.tracing.facade import Module
 from probode.programs.tracing.watching import watch
@@ -25,7 +26,7 @@ SIZE_LIMIT = 64
 _ENTRY_LIMIT = 1024
 
 _BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor")
-_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+_COMPARISONS = dict(zip(("eq", "ne", "lt", "le", "gt", "ge"), COMPARISONS, strict=True))
 _METHODS = (
     *("arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctanh", "cbrt", "ceil", "cos"),
     *("cosh", "deg2rad", "degrees", "exp", "exp2", "expm1", "fabs", "floor", "log", "log10"),
@@ -48,9 +49,12 @@ class Scalar:
         self.value = value
 
     def _refuse(self, *_: Any) -> Any:
-        raise watch.refuse("A Python value", self.value)
+        raise watch.refuse("something needs a number that is known while tracing", self.value)
 
-    __bool__ = __float__ = __int__ = __index__ = __complex__ = __str__ = __format__ = _refuse
+    __float__ = __int__ = __index__ = __complex__ = __str__ = __format__ = _refuse
+
+    def __bool__(self) -> bool:
+        return decide(self.value)
 
     def __neg__(self) -> "Scalar":
         return Scalar(-self.value)
@@ -91,17 +95,17 @@ def _binary(name: str, *, reflected: bool = False) -> Callable[[Any, Any], Any]:
             other = other[()]
         if not isinstance(other, Scalar | int | float | np.generic | jax.Array):
             return NotImplemented
-        watch.count()
         pair = (_number(other), self.value) if reflected else (self.value, _number(other))
-        return Scalar(operation(*pair))
+        if name in _COMPARISONS:
+            return Scalar(compared(_COMPARISONS[name], *pair))
+        return Scalar(watch.once((name, *pair), lambda: operation(*pair)))
 
     return apply
 
 
 def _method(name: str) -> Callable[[Any], Any]:
     def apply(self: Scalar) -> Scalar:
-        watch.count()
-        return Scalar(getattr(jnp, name)(self.value))
+        return Scalar(watch.once((name, self.value), lambda: getattr(jnp, name)(self.value)))
 
     return apply
 
@@ -122,7 +126,7 @@ def scatter(value: Any) -> Any:
     if value.ndim == 0:
         return Scalar(value)
     if value.size > _ENTRY_LIMIT:
-        raise watch.refuse("An array of many scalars", value)
+        raise watch.refuse("an array of many scalars", value)
     entries = np.empty(value.size, object)
     flat = value.reshape(-1)
     for i in range(value.size):

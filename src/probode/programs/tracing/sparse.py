@@ -67,14 +67,14 @@ class SparseMatrix:
             return self @ other
         if isinstance(other, int | float):
             return SparseMatrix(self._matrix * other)
-        raise watch.refuse("This product of a sparse matrix", None)
+        raise watch.refuse("this product of a sparse matrix", None, "write matrix @ vector")
 
     def __rmul__(self, other: Any) -> Any:
         if isinstance(other, int | float):
             return SparseMatrix(self._matrix * other)
         if is_traced(other) and jnp.ndim(unwrap(other)) == 0:
             return _Scaled(self, other)
-        raise watch.refuse("This product of a sparse matrix", None)
+        raise watch.refuse("this product of a sparse matrix", None, "write matrix @ vector")
 
     def _multiplies_as_matrix(self) -> bool:
         return isinstance(self._matrix, sys.modules["scipy.sparse"].spmatrix)

@@ -22,7 +22,9 @@ class Spline:
         if not is_traced(x):
             return wrap(self._original(unwrap(x), *((nu,) if nu else ()), *args, **kwargs))
         if args or kwargs or not isinstance(nu, int):
-            raise watch.refuse("Another way to extrapolate", None)
+            raise watch.refuse(
+                "another way to extrapolate", None, "give it where the interpolator is made"
+            )
         if nu:
             return self.derivative(nu)(x)
         watch.count()

@@ -62,7 +62,8 @@ class Storage:
             part: Value = self._view.read(base)
             return part
         if self._seen[0] is not base:
-            self._seen = (base, self._view.read(base))
+            view = self._view
+            self._seen = (base, watch.once((*view.name, base), lambda: view.read(base)))
         return self._seen[1]
 
     def _assigned(self) -> np.ndarray | None:
@@ -119,7 +120,7 @@ class Storage:
 
     @shape.setter
     def shape(self, shape: Any) -> None:
-        raise watch.refuse("Assigning to the shape", self._root._raw)
+        raise watch.refuse("assigning to the shape", self._root._raw, "write y.reshape")
 
     @property
     def dtype(self) -> np.dtype:

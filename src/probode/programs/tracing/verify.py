@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ TOLERANCE = 1e-9
 """Relative difference between the two that is put down to rounding, if terms do not cancel."""
 
 _SIZE = 0.1
+_MORE_POINTS = 32
 _GOLDEN = 0.6180339887498949
 
 
@@ -75,20 +76,24 @@ class Reference:
 
     def visit(self, k: int) -> None:
         """Call the function at the ``k``-th point of those where it is compared."""
-        self._quietly(*next(islice(self._points(), k, None)))
+        self._quietly(*next(islice(self._points(self._extra_points), k, None)))
 
-    def agrees(self, other: Evaluator, data: list[Any]) -> bool:
-        """Whether a program of ``t``, ``y`` and ``data`` gives the same values."""
+    def agrees(self, other: Evaluator, data: list[Any], *, at_more_points: bool = False) -> bool:
+        """Whether a program of ``t``, ``y`` and ``data`` gives the same values.
+
+        Functions with branches are compared ``at_more_points``, on several of their paths.
+        """
         if self._known is None:
-            self._known = list(self._values())
+            self._known = list(self._values(self._extra_points))
+        further = self._values(_MORE_POINTS) if at_more_points else ()
         with np.errstate(all="ignore"):
-            for t, y, value in self._known:
+            for t, y, value in chain(self._known, further):
                 if not equals(other, value, np.float64(t), y, *data):
                     return False
         return True
 
-    def _values(self) -> Any:
-        for t, y in self._points():
+    def _values(self, extra_points: int) -> Any:
+        for t, y in self._points(extra_points):
             value = self._quietly(t, y)
             if value is not None:
                 yield t, y, value
@@ -100,7 +105,7 @@ class Reference:
             except Exception:  # outside of where the user's function is defined
                 return None
 
-    def _points(self) -> Any:
+    def _points(self, extra_points: int) -> Any:
         t0, t1 = self._t_span
         length = t1 - t0 if np.isfinite(t1 - t0) else 1.0
         y0, d = self._y0, self._y0.size
@@ -108,14 +113,14 @@ class Reference:
             yield t0 + fraction * length, y0
         scale = float(np.max(np.abs(y0), initial=0.0, where=np.isfinite(y0))) or 1.0
         size = np.where(y0 == 0, scale, np.abs(y0))
-        for k in range(self._extra_points):
+        for k in range(extra_points):
             noise = np.modf(_GOLDEN * (np.arange(1, d + 1) + k * d))[0].reshape(y0.shape)
             y = y0 + _SIZE * size * (2 * noise - 1)
             if k % 4 == 1:
                 y = -y
             elif k % 4 == 3:
                 y = np.where(np.modf(7 * noise)[0] < 0.5, -y, y)
-            yield t0 + (k + 1) / (self._extra_points + 1) * length, y
+            yield t0 + (k + 1) / (extra_points + 1) * length, y
 
 
 def equals(program: Evaluator, value: np.ndarray, *inputs: Any) -> bool:

@@ -25,6 +25,12 @@ class Index:
 
     key: tuple[Any, ...]
 
+    @property
+    def name(self) -> tuple[Any, ...]:
+        """What tells it apart from other views."""
+        ends = [(k.start, k.stop, k.step) if isinstance(k, slice) else k for k in self.key]
+        return "index", ends
+
     def read(self, base: Any) -> Any:
         """The part of ``base``."""
         return base[self.key]
@@ -46,6 +52,11 @@ class Reshape:
 
     shape: tuple[int, ...]
 
+    @property
+    def name(self) -> tuple[Any, ...]:
+        """What tells it apart from other views."""
+        return "reshape", self.shape
+
     def read(self, base: Any) -> Any:
         """``base`` in the new shape."""
         return base.reshape(self.shape)
@@ -60,6 +71,11 @@ class Transpose:
     """``x.transpose(axes)``."""
 
     axes: tuple[int, ...]
+
+    @property
+    def name(self) -> tuple[Any, ...]:
+        """What tells it apart from other views."""
+        return "transpose", self.axes
 
     def read(self, base: Any) -> Any:
         """``base`` with its axes in the new order."""

@@ -10,6 +10,8 @@ import jax.numpy as jnp
 from probode.programs.identity import Place
 from probode.programs.tracing import scalars
 from probode.programs.tracing.arrays import TracedArray, unwrap
+from probode.programs.tracing.branches import along_every_path
+from probode.programs.tracing.python_functions import FUNCTIONS
 from probode.programs.tracing.rewrite import Rewriter
 from probode.programs.tracing.watching import watch
 
@@ -87,7 +89,8 @@ def with_arrays(
     def enter(leaf: Any, rewrite: Rewriter) -> Any:
         return TracedArray(leaf) if isinstance(leaf, jax.Array) else rewrite(leaf)
 
-    return _copied(fun, careful, numbers, Rewriter, enter, partial(unwrap, as_array=True))
+    copy = partial(Rewriter, builtins=FUNCTIONS)
+    return _copied(fun, careful, numbers, copy, enter, partial(unwrap, as_array=True))
 
 
 def with_scalars(
@@ -112,15 +115,22 @@ def _copied(
     def function(t: Any, y: Any, *args: Any) -> jax.Array:
         rest, values = _split(args, some)
         watch.start(careful)
-        inside = {place: enter(jnp.asarray(value), None) for place, value in values.items()}
-        rewrite = rewriter(fun, numbers=inside)
+        known = {place: jnp.asarray(value) for place, value in values.items()}
         given = (jnp.asarray(t), jnp.asarray(y), *rest)
-        inputs = in_order(given, jax.tree.map(lambda leaf: enter(leaf, rewrite), given))
-        result = rewrite(fun)(*inputs)
+
+        def run() -> jax.Array:
+            """Run a copy of its own: nothing that one run has written is there in the next."""
+            inside = {place: enter(value, None) for place, value in known.items()}
+            rewrite = rewriter(fun, numbers=inside)
+            inputs = in_order(given, jax.tree.map(lambda leaf: enter(leaf, rewrite), given))
+            result = rewrite(fun)(*inputs)
+            if some is not None:
+                some.replaced |= rewrite.replaced
+            return _output(leave(result))
+
+        value = along_every_path(run)
         watch.finish()
-        if some is not None:
-            some.replaced |= rewrite.replaced
-        return _output(leave(result))
+        return value
 
     return function
 

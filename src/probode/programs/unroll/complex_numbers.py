@@ -126,6 +126,8 @@ def evaluate(equation: Any, operands: list[Value]) -> list[Value]:
         raise Unsupported(f"{name!r} in {types}: constants are doubles")
     if name == "fft":
         return [_transform(equation, operands[0])]
+    if name not in _ENTRYWISE and name not in ("integer_pow", "convert_element_type", "select_n"):
+        raise Unsupported(f"the operation {name!r} of complex numbers has no form on lanes")
     shape, dtype, _ = kind(equation.outvars[0])
     columns = [np.broadcast_to(_array(x), shape).reshape(-1) for x in operands]
     if name == "integer_pow":
