@@ -28,7 +28,7 @@ from probode.filter.step import Method, State
 from probode.model import gaussian
 from probode.programs.field import Field
 from probode.programs.moving_switches import switch_times
-from probode.programs.switches import MARGIN
+from probode.programs.switches import MARGIN, MOST_OF_A_TABLE
 
 _BEYOND_THE_JUMP = 3.0
 """The noise of a step across, in units of how far the slope has jumped."""
@@ -106,9 +106,13 @@ def across_switches(
     t0: Any,
     t1: Any,
     initialization: Initialization,
+    finest: int = MOST_OF_A_TABLE,
 ) -> PControl:
-    """The control with steps across all switches: those of the program, and ``breaks``."""
-    found = switch_times(field, t0, t1)
+    """The control with steps across all switches: those of the program, and ``breaks``.
+
+    Tables of more than ``finest`` entries are passed over.
+    """
+    found = switch_times(field, t0, t1, finest)
     if len(found) == 0 and len(breaks) == 0:
         return control
     xp: Any = jnp if is_traced(found, breaks) else np

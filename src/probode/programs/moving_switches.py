@@ -41,10 +41,11 @@ _SLACK = 1e-12
 """Parts of the interval by which a crossing may be outside of the piece that it was computed from."""
 
 
-def switch_times(field: Field, t0: Any, t1: Any) -> Any:
+def switch_times(field: Field, t0: Any, t1: Any, finest: int = MOST_OF_A_TABLE) -> Any:
     """Times from ``t0`` to ``t1`` at which a vector field switches, in any order.
 
-    Traced where they depend on traced numbers: then some may be infinite, or outside.
+    Traced where they depend on traced numbers: then some may be infinite, or outside. Tables of more
+    than ``finest`` entries are passed over, as steps are then shorter than what is between them.
     """
     kind = timing(field.program)
     if not kind.switches:
@@ -53,7 +54,7 @@ def switch_times(field: Field, t0: Any, t1: Any) -> Any:
         found = switches(field, float(t0), float(t1))
         ends = sorted((float(t0), float(t1)))
         return np.concatenate([found.times, np.array(ends)[list(found.at_ends)]])
-    walked = _Walk(t0, t1)
+    walked = _Walk(t0, t1, finest)
     arguments = [_Number(value) for value in field.args]
     time = _Function(lambda t: t, linear=True, straight=True, known=True)
     try:
@@ -92,7 +93,8 @@ _BENDS = those("compares", "bends")
 class _Walk:
     """A program, and the switches found in it."""
 
-    def __init__(self, t0: Any, t1: Any) -> None:
+    def __init__(self, t0: Any, t1: Any, finest: int) -> None:
+        self.finest = finest
         self.known = not is_traced(t0, t1)
         xp: Any = np if self.known else jnp
         self.low, self.high = xp.minimum(t0, t1), xp.maximum(t0, t1)
@@ -121,7 +123,7 @@ class _Walk:
                 return self.run(*inner, operands)
             if isinstance(table, _Number) and isinstance(x, _Function) and x.linear:
                 entries = table.value
-                if np.size(entries) <= MOST_OF_A_TABLE:
+                if np.size(entries) <= self.finest:
                     self._cross(x, _Levels(entries=entries))
             return [_Function(None)] * count
         if not moving:
