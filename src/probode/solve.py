@@ -25,6 +25,7 @@ from probode.engines.monitor import Monitor, Progress
 from probode.engines.protocol import Engine, Inputs
 from probode.filter import loop, saving, smooth
 from probode.filter.control import Control, PControl, PIControl
+from probode.filter.crossing import across_switches
 from probode.filter.given import (
     break_times,
     check_limits,
@@ -204,14 +205,16 @@ def solve(
                 "times at which you want the solution) or grid (the times of all steps)."
             )
         at_end = times is not None and (save_at is t_span[1] or _at_end_only(times, t1))
+        breaks = break_times(breakpoints, args, t0, t1, isinstance(steps, PControl))
+        if isinstance(steps, PControl) and traced and not implicit:
+            steps = across_switches(steps, field, breaks, t0, t1, solver.initialization)
+        elif isinstance(steps, PControl) and len(breaks) and implicit:
+            steps = steps.with_stops(stops_at(breaks, t0, t1), t1)
         if traced and may_lack_derivatives(field):
             field = field.guard()  # nothing can be done about it later
         if traced:  # an index that is not known yet looks into JAX's arrays only
             data = jax.tree.map(jnp.asarray, (field, steps, t0, t1, flat, times, grid))
             field, steps, t0, t1, flat, times, grid = data
-        breaks = break_times(breakpoints, args, t0, t1, isinstance(steps, PControl))
-        if isinstance(steps, PControl) and len(breaks) and (traced or implicit):
-            steps = steps.with_stops(stops_at(breaks, t0, t1), t1)
         inputs = Inputs(method, solver.initialization, field, steps, t0, t1, flat)
         found, restarts = None, NO_RESTARTS
         if not traced:

@@ -18,16 +18,19 @@ from probode.base.record import record, unchecked
 from probode.base.status import Status
 from probode.filter import loop, saving
 from probode.filter.control import PControl
+from probode.filter.crossing import Crossings, across_switches
 from probode.filter.saving import Saving
 from probode.filter.smooth import Marginals
 from probode.filter.solvers import Solver
 from probode.filter.step import Method
 from probode.global_error.beside import Beside
+from probode.model.implicit import Implicit
 from probode.model.invariant import Constraint
 from probode.model.parts import Part
 from probode.posterior.finish import calibrated
 from probode.posterior.paths import SavedPath
 from probode.programs.field import Field
+from probode.programs.switches import MOST_OF_A_TABLE, NONE
 from probode.solve import build_posterior
 
 
@@ -45,6 +48,8 @@ class Plan(Part):
     calibration: str
     beside: Beside | None
     samples: int
+    finest: int = MOST_OF_A_TABLE
+    """Entries of the largest table whose entries steps end at."""
     places: tuple[int | None, ...] = ()
     """Of each parameter of the invariants, its place among those of the vector field."""
 
@@ -73,6 +78,9 @@ class Lane:
 
     start: Start
     kept: Saving
+    stops: Array | None = None
+    crossings: Crossings | None = None
+    """Where its steps end, and its steps across switches, if its vector field has any."""
 
 
 def _own(plan: Plan, field: Field, control: PControl, start: Start) -> tuple[Field, PControl]:
@@ -87,6 +95,10 @@ def _own(plan: Plan, field: Field, control: PControl, start: Start) -> tuple[Fie
 def _begin(plan: Plan, field: Field, control: PControl, start: Start) -> Lane:
     field, control = _own(plan, field, control, start)
     method = plan.method
+    if not isinstance(method.equation, Implicit):
+        control = across_switches(
+            *(control, field, NONE, start.t0, start.t1, plan.solver.initialization, plan.finest)
+        )
     solve = loop.begin(
         method, plan.solver.initialization, field, control, start.t0, start.t1, start.y0
     )
@@ -94,7 +106,8 @@ def _begin(plan: Plan, field: Field, control: PControl, start: Start) -> Lane:
     # A vacant lane has reached its end and all its save points.
     solve = replace(solve, status=jnp.where(start.real, solve.status, Status.SUCCESS.value))
     count = jnp.where(start.real, kept.count, start.save_at.shape[0])
-    return Lane(start, replace(kept, solve=solve, count=count))
+    kept = replace(kept, solve=solve, count=count)
+    return Lane(start, kept, control.stops, control.crossings)
 
 
 def _own_constraint(
@@ -223,8 +236,10 @@ def advance_lanes(
         return replace(lane, kept=replace(kept, point=kept.solve.state))
 
     def step(lane: Lane) -> Lane:
-        own = _own(plan, field, control, lane.start)
-        return replace(lane, kept=saving.step(method, *own, lane.kept, lane.start.t1))
+        own, steps = _own(plan, field, control, lane.start)
+        ends = {"stops": lane.stops, "crossings": lane.crossings}
+        steps = unchecked(type(steps), {**vars(steps), **ends})
+        return replace(lane, kept=saving.step(method, own, steps, lane.kept, lane.start.t1))
 
     def where(chosen: Array, function: Callable[[Lane], Lane], lanes: Lane) -> Lane:
         after = jax.vmap(function)(lanes)

@@ -175,6 +175,12 @@ def choose(
     lacking = _kernels_lack(members, settings, field, device, count)
     if asked == "kernels" and lacking is None:
         return Choice("kernels", "asked for")
+    switches = timing(field.program).switches
+    if asked == "lanes" and switches:
+        raise ValueError(
+            "engine='lanes' cannot solve this ensemble: f switches in time, where solves start anew. "
+            "engine='auto' takes another one."
+        )
     if asked == "lanes" and _suits(members, settings, device):  # however long it compiles
         return Choice("lanes", "asked for")
     if asked in ("lanes", "kernels"):
@@ -184,16 +190,17 @@ def choose(
             "classes of this library (none that inherit from them), and lanes for the model's "
             "error bars. engine='auto' takes another one where needed."
         )
-    if lacking is not None and _suits(members, settings, device, count):
+    if lacking is not None and not switches and _suits(members, settings, device, count):
         return Choice("lanes", f"many members of a small system; the kernels lack {lacking}")
     if lacking is not None:
         suited = "" if settings.calibration == "model" else ", lanes calibrated error bars"
-        if suited and _suits(members, replace(settings, calibration="model"), device, count):
+        others = replace(settings, calibration="model")
+        if suited and not switches and _suits(members, others, device, count):
             _say_what_bars_cost()
         return Choice("vmapped", f"the kernels lack {lacking}{suited}")
     if _card(device) is not None:
         return Choice("kernels", "members side by side, a thread of the card for each")
-    if timing(field.program).switches:
+    if switches:
         return Choice("kernels", "members one after the other: steps end where f switches in time")
     return Choice("kernels", "members side by side in vectors, nothing to compile")
 

@@ -55,7 +55,7 @@ _NO_MEMORY = (
 _MOST_ALONE = 4096
 """Members with a vector field that switches in time, each of which is solved by a call of its own:
 steps then end at the switches, where its derivatives are found anew. That takes some ten
-milliseconds each; of more, steps go across the switches, and are shortened there."""
+milliseconds each; more members are solved in a batch."""
 
 
 class Lacking(Exception):

@@ -7,14 +7,16 @@ from typing import Any
 import jax
 import numpy as np
 
+from probode.base.record import unchecked
 from probode.engines.lanes.records import Members
 from probode.ensemble import inputs
 from probode.ensemble.inputs import MEMBER, Axes, Named, Shared, Sweep
 from probode.filter.control import PControl
-from probode.filter.given import snap
+from probode.filter.given import check_range, snap
 from probode.model.equation import FIRST_ORDER, Equation
 from probode.model.implicit import Implicit
 from probode.model.mass_matrix import MassMatrix
+from probode.programs.inputs import Input, inputs_in
 
 _CHECKED_AT_ONCE = 65_536
 
@@ -270,6 +272,7 @@ def read_family(
         slope,
     )
     _check_times(family)
+    _check_inputs(family)
     return family
 
 
@@ -353,8 +356,43 @@ def _arguments(args: Any) -> tuple[list[tuple[str, Any]], Any]:
             f"args must be a tuple of parameters, got {type(args).__name__}. "
             "For a single parameter write args=(parameter,)."
         )
-    flat, tree = jax.tree_util.tree_flatten_with_path(tuple(args))
+    args = jax.tree.map(_of_input, tuple(args), is_leaf=lambda x: isinstance(x, Input))
+    flat, tree = jax.tree_util.tree_flatten_with_path(args)
     return [("args" + jax.tree_util.keystr(path), leaf) for path, leaf in flat], tree
+
+
+def _of_input(leaf: Any) -> Any:
+    """An input, which all members share, or a ``Sweep`` of inputs, by its times and values."""
+    if isinstance(leaf, Input):
+        return jax.tree.map(Shared, leaf)
+    given = getattr(leaf, "values", None) if isinstance(leaf, Sweep | Shared) else None
+    if isinstance(given, Input):
+        if isinstance(leaf, Shared):
+            return jax.tree.map(Shared, given)
+        given = [given]
+    if not isinstance(leaf, Sweep) or not isinstance(given, list | tuple):
+        return leaf
+    if not any(isinstance(one, Input) for one in given):
+        return leaf
+    shapes = [jax.tree.structure(one) for one in given]
+    sizes = [[np.shape(x) for x in jax.tree.leaves(one)] for one in given]
+    if any(one != shapes[0] for one in shapes) or any(one != sizes[0] for one in sizes):
+        raise ValueError(
+            "a Sweep of inputs needs inputs of one kind (constant, linear or cubic), with as many "
+            f"times and values of one shape; got {', '.join(map(repr, given[:5]))}. Repeat values at "
+            "further times in the shorter ones."
+        )
+    return jax.tree.map(lambda *x: Sweep(np.stack(x), leaf.dim, leaf.coords), *given)
+
+
+def _check_inputs(family: Family) -> None:
+    """Raise where a member would need an input outside of its times, which refuses that."""
+    ends = np.concatenate([np.ravel(family.t0.values), np.ravel(family.t1.values)])
+    low, high = np.min(ends), np.max(ends)
+    leaves = [x.values if isinstance(x, Named) else x for x in family.leaves]
+    for one in inputs_in(jax.tree.unflatten(family.tree, leaves)):
+        known = np.array([np.max(one.times[..., 0]), np.min(one.times[..., -1])])
+        check_range(unchecked(type(one), {**vars(one), "times": known}), low, high)
 
 
 def _is_data(leaf: Any) -> bool:

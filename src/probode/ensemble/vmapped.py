@@ -5,6 +5,7 @@ have finished; those are harvested and their places filled with members that wai
 (:mod:`probode.engines.lanes.refill`).
 """
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -35,6 +36,8 @@ from probode.model.equation import FirstOrder, check_equation
 from probode.model.implicit import Implicit, was_changed
 from probode.model.invariant import Constraint
 from probode.programs.field import Field
+from probode.programs.inputs import inputs_in
+from probode.programs.switches import MOST_OF_A_TABLE
 
 _LANES = {"cpu": 64}
 _LANES_ELSEWHERE = 4096
@@ -117,6 +120,7 @@ def _plan(
         *(solver, method, members.shape or (members.d,), _swept(members, field, args)),
         *(settings.smooth or samples > 0, settings.covariance, settings.calibration),
         *(beside, samples),
+        sys.maxsize if inputs_in(members.args) else MOST_OF_A_TABLE,
     )
     return plan, field
 

@@ -70,6 +70,9 @@ def error_norm(error: Array, y0: Array, y1: Array, rtol: Array, atol: Array) -> 
 class Control:
     """Base of all controls; step sizes are data, so that new values do not recompile."""
 
+    crossings: Any = None
+    """Steps across switches inside a trace."""
+
     def begin(self, h: Array) -> ControlState:
         """State before the first step, whose length is ``h``."""
         return ControlState(h, jnp.ones(()), jnp.zeros((), int), jnp.zeros((), bool))
@@ -140,6 +143,8 @@ class PControl(Control):
     eta_max: Any = field(default=10.0, kw_only=True)
     stops: Any = field(default=None, kw_only=True)
     """Times, in the order of integration, at which a step has to end; set by the library."""
+    crossings: Any = field(default=None, kw_only=True)
+    """Steps across switches (:class:`probode.filter.crossing.Crossings`); set by the library."""
 
     def __post_init__(self) -> None:
         self._check()
@@ -194,7 +199,9 @@ class PControl(Control):
 
     def without_stops(self) -> "PControl":
         """The same control with no stops on the way."""
-        return self if self.stops is None else unchecked(type(self), {**vars(self), "stops": None})
+        if self.stops is None and self.crossings is None:
+            return self
+        return unchecked(type(self), {**vars(self), "stops": None, "crossings": None})
 
     def next_stop(self, t: Array, t1: Array) -> Array:
         """The first stop after ``t``, or ``t1``."""

@@ -220,7 +220,7 @@ def break_times(given: Any, args: Any, t0: Any, t1: Any, adaptive: bool) -> Any:
         if plain:
             parts.append(_checked_breaks(plain if listed else given, t0, t1))
     for one in known:
-        _check_range(one, t0, t1)
+        check_range(one, t0, t1)
         parts.append(one.breakpoints)
     if not parts or not adaptive:
         return NONE
@@ -258,7 +258,8 @@ def _checked_breaks(given: Any, t0: Any, t1: Any) -> Any:
     return times
 
 
-def _check_range(u: Input, t0: Any, t1: Any) -> None:
+def check_range(u: Input, t0: Any, t1: Any) -> None:
+    """Raise where a solve would need an input outside of its times, which refuses that."""
     if u.outside != "refuse" or is_traced(u.times, t0, t1):
         return
     low, high = sorted((float(t0), float(t1)))

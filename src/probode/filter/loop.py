@@ -19,10 +19,11 @@ from jaxtyping import Array
 
 from probode.base.record import record
 from probode.base.status import Status
+from probode.filter import crossing
 from probode.filter.control import Control, ControlState, GridSteps, Tried
 from probode.filter.first_step import Known, Outset, highest_known, part_of_settled
 from probode.filter.start import Initialization, Start, TaylorStart
-from probode.filter.step import Measure, Method, Slope, State, attempt, drift_at, update
+from probode.filter.step import Measure, Method, Slope, State, attempt, drift_at, of_step, update
 from probode.model.diffusion import Evidence
 from probode.model.gaussian import norm
 from probode.programs.field import Field
@@ -139,8 +140,82 @@ def advance(
 ) -> tuple[Solve, Array]:
     """Attempt one step; return the solve after it and whether it was accepted.
 
-    A rejected step pays for the residual and the error estimate only. ``again`` is for a second
-    evaluation in the step, if the method asks for one (by default ``field``).
+    Right before a switch that is a step across. ``again`` is for a second evaluation in the step,
+    if the method asks for one (by default ``field``).
+    """
+    crossings = control.crossings
+    if crossings is None:
+        return _step(method, field, control, solve, t1, again)
+    return jax.lax.cond(
+        crossings.begins_at(solve.state.t),
+        lambda: _step_across(method, field, control, solve, t1),
+        lambda: _step(method, field, control, forgetting(control, solve), t1, again),
+    )
+
+
+def forgetting(control: Control, solve: Solve) -> Solve:
+    """The solve without the noise of a step across, which says nothing of that of the next."""
+    if control.crossings is None:
+        return solve
+    ended = control.crossings.has_ended_at(solve.state.t)
+    return replace(solve, scale=jnp.where(ended, 0.0, solve.scale))
+
+
+def _step_across(
+    method: Method, field: Field, control: Control, solve: Solve, t1: Array
+) -> tuple[Solve, Array]:
+    """Take a step across a switch (:mod:`probode.filter.crossing`), in the form of :func:`advance`.
+
+    Where f is not finite on the other side the solve ends.
+    """
+    following, scale, begun = across_from(method, field, control, solve.state, t1)
+    fine = begun.status != Status.START_NOT_FINITE.value
+    before = solve.counts
+    counts = before._replace(attempted=before.attempted + 1, accepted=before.accepted + fine)
+    after = replace(
+        begun,
+        state=following,
+        scale=scale,
+        evidence=solve.evidence,
+        counts=counts,
+        reference=solve.reference,
+    )
+    after = jax.tree.map(lambda new, old: jnp.where(fine, new, old), after, solve)
+    status = jnp.where(fine, begun.status, Status.NOT_FINITE.value)
+    return replace(after, counts=counts, status=status), fine
+
+
+def across_from(
+    method: Method, field: Field, control: Control, state: State, t1: Array
+) -> tuple[State, Array, Solve]:
+    """The state after the step across from ``state``, the noise of it, and the start it led to."""
+    crossings, k = control.crossings, method.equation.order
+    t, share = crossings.beyond(state.t)
+    u, jacobian = state.mean[:k].reshape(-1), None
+    if method.jacobian == "none":
+        f = field(t, u)
+    else:
+        f, jacobian = (
+            field.jacobian(t, u) if method.jacobian == "full" else field.jacobian_diagonal(t, u)
+        )
+    y = crossing.landing(state, k, t, share, f)
+    begun = begin(method, crossings.initialization, field, control, t, t1, y)
+    h = t - state.t
+    predicted = of_step(method, state, h).prior.predict_mean(state.mean, h)
+    return *crossing.across(method, state, begun.state, jacobian, predicted, h), begun
+
+
+def _step(
+    method: Method,
+    field: Field,
+    control: Control,
+    solve: Solve,
+    t1: Array,
+    again: Slope | None = None,
+) -> tuple[Solve, Array]:
+    """Attempt one step of the filter.
+
+    A rejected step pays for the residual and the error estimate only.
     """
     state = solve.state
     t_next = control.next_time(solve.control, state.t, t1)

@@ -1,19 +1,8 @@
 """Starting anew where the right-hand side switches: ``y`` goes on, its derivatives do not.
 
-Steps end right before a switch. From there to right after it the filter takes one more *step
-across* (its length ``h`` is what rounding leaves unsure of the time of the switch), in which it
-finds the derivatives as at the start of a solve, see :mod:`probode.filter.start`::
-
-    y⁺ = y + h ((1 - c) f⁻ + c f⁺),   derivatives of the solution that starts from (t⁺, y⁺)
-
-with ``c`` the part of the step that lies after the switch: one half, but at the ends of the
-interval. ``y⁺`` is as uncertain as ``y``; what its derivatives owe to that is ``y^(i) ~ J^i y``
-(for equations of higher order the same, with all values that a start needs in the place of ``y``).
-
-Looking back from the right, the step is one of the prior like any other, with so large a process
-noise ``s`` that the derivatives of one side say nothing about those of the other, while in ``y`` it
-amounts to ``s h``, next to nothing. So smoothing, dense output, samples and the transport of the
-error need not know of it.
+Steps end right before a switch, and :mod:`probode.filter.crossing` says what comes of the state in
+the step across it. Looking back from the right, that step is one of the prior like any other: so
+smoothing, dense output, samples and the transport of the error need not know of it.
 """
 
 from collections.abc import Callable
@@ -24,16 +13,11 @@ import jax
 import numpy as np
 
 from probode.base.status import Status
+from probode.filter import crossing
 from probode.filter.loop import Rows, Solve
 from probode.filter.step import Method, State
 from probode.model.prior import IWP, times, transition_over
 from probode.programs.switches import NONE, Switches, margin_of, stops_before
-
-_BEYOND_THE_JUMP = 3.0
-"""The noise of a step across, in units of how far the slope has jumped."""
-_UNNOTICED, _RESOLVED = 1e-4, 1e-12
-"""Or such that it adds this part to the least uncertain component of y; and at least this part of
-the most uncertain one, which rounding can still tell from nothing."""
 
 
 class Restarts(NamedTuple):
@@ -124,12 +108,9 @@ def landing(
 
     Of an equation of order ``k``: ``u = (y, ..., y^(k-1))``, all of which go on.
     """
-    state, k = solve.state, method.equation.order
-    mean = np.asarray(state.mean)
-    u, slope = mean[:k].reshape(-1), mean[1 : k + 1].reshape(-1)
-    f, jacobian = linearised(t, u)
-    beyond = np.concatenate([u[len(f) :], f])
-    return u + (t - float(state.t)) * ((1.0 - share) * slope + share * beyond), jacobian
+    state, k = jax.tree.map(np.asarray, solve.state), method.equation.order
+    f, jacobian = linearised(t, state.mean[:k].reshape(-1))
+    return crossing.landing(state, k, t, share, f), jacobian
 
 
 @np.errstate(all="ignore")  # what overflows is left out
@@ -143,39 +124,21 @@ def across(method: Method, solve: Solve, begun: Solve, jacobian: Any) -> tuple[R
         ended: Any = np.full_like(begun.status, Status.NOT_FINITE.value)
         rows: Any = jax.tree.map(lambda x: np.asarray(x)[None], Rows.of(solve))
         return rows, replace(solve, status=ended)
-    structure, prior, k = method.structure, method.prior, method.equation.order
+    prior = method.prior
     # In NumPy: as operations of JAX's, each would be compiled.
     left, right = jax.tree.map(np.asarray, (solve.state, begun.state))
     h: Any = np.asarray(right.t - left.t)
-    powers, n = 1.0 - np.arange(prior.size), prior.size
-    coords = prior.weights * h**powers
-
-    at_left = prior.weights * left.h**powers
-    columns = [structure.select(left.factor, j) * at_left[j] for j in range(k)]
-    values = columns[0]
-    jacobians = [] if jacobian is None else np.split(jacobian, k, axis=-1)
-    for _ in range(k, n):
-        owing = [structure.times(*pair) for pair in zip(columns[-k:], jacobians, strict=False)]
-        columns.append(sum(owing) if owing else np.zeros_like(values))
-    owed = structure.from_columns([columns[i] / coords[i] for i in range(n)])
-    change = (right.h / h) ** powers
-    own = structure.from_columns([structure.select(right.factor, i) * change[i] for i in range(n)])
-    stack = np.concatenate([np.where(np.isfinite(owed), owed, 0.0), own], axis=-2)
-    factor: Any = np.linalg.qr(stack, mode="r")
-
-    mean = right.mean
+    coords = prior.weights * h ** (1.0 - np.arange(prior.size))
     same = type(prior) is IWP
     transition = prior.transition(h) if same else np.asarray(transition_over(prior, h, left.drift))
     increment = times(transition - np.eye(transition.shape[-1]), left.mean / coords[:, None])
     predicted = left.mean + coords[:, None] * np.asarray(increment)
-    std = np.asarray(structure.std(values))
-    jump = np.max(np.abs((mean - predicted) / coords[:, None])[k:], axis=0)
-    scale: Any = _noise(method, _BEYOND_THE_JUMP * jump, std / abs(coords[0]))
+    state, scale = crossing.across(method, left, right, jacobian, predicted, h)
 
     counts: Any = solve.counts
     following = replace(
         begun,
-        state=State(right.t, h, mean, factor, right.drift),
+        state=state,
         scale=0.0 * scale,
         evidence=solve.evidence,
         counts=counts._replace(attempted=counts.attempted + 1, accepted=counts.accepted + 1),
@@ -183,12 +146,3 @@ def across(method: Method, solve: Solve, begun: Solve, jacobian: Any) -> tuple[R
     )
     ends = Rows.of(solve), Rows.of(replace(following, scale=scale))
     return jax.tree.map(lambda *pair: np.stack(pair), *ends), following
-
-
-def _noise(method: Method, jump: np.ndarray, std: np.ndarray) -> np.ndarray:
-    """``s`` of a step across, from the jump and the uncertainty of y in units of the step."""
-    if method.diffusion.varies_by_component:
-        return np.maximum(jump, _UNNOTICED * std)
-    some = std[std > 0.0]
-    least, most = (np.min(some), np.max(some)) if len(some) else (0.0, 0.0)
-    return np.asarray(max(np.max(jump), _UNNOTICED * least, _RESOLVED * most))

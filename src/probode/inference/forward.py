@@ -67,6 +67,19 @@ def forward(plan: Plan, task: Task) -> tuple[Array, Array]:
 
     def follow(now: Filters, alone: Solve) -> tuple[State, Array]:
         """The other filter over the same step with the same noise."""
+        if task.control.crossings is None:
+            return over_step(now, alone)
+        return jax.lax.cond(
+            task.control.crossings.begins_at(now.alone.state.t), over_switch, over_step, now, alone
+        )
+
+    def over_switch(now: Filters, alone: Solve) -> tuple[State, Array]:
+        """Nothing is observed in a step across."""
+        state = loop.across_from(thick, task.field, task.control, now.joint, end)[0]
+        return state, jnp.zeros(())
+
+    def over_step(now: Filters, alone: Solve) -> tuple[State, Array]:
+        known = loop.forgetting(task.control, now.alone)
         proposal = attempt(
             thick,
             task.field,
@@ -74,7 +87,7 @@ def forward(plan: Plan, task: Task) -> tuple[Array, Array]:
             alone.state.t,
             alone.reference,
             now.alone.evidence,
-            now.alone.scale,
+            known.scale,
         )
         proposal = proposal._replace(scale=alone.scale)
         joint, innovation = update(thick, now.joint, proposal, task.field)
@@ -86,13 +99,13 @@ def forward(plan: Plan, task: Task) -> tuple[Array, Array]:
 
     def to_datum(now: Filters, k: Array) -> tuple[Filters, None]:
         def going(now: Filters) -> Array:
-            ahead = now.alone.state.t != data.t[k]
+            ahead = now.alone.state.t != task.times[k]
             few = now.alone.counts.attempted < plan.max_steps
             return ahead & few & loop.running(now.alone)
 
         now = jax.lax.while_loop(going, step, now)
         joint, gained = observe(now.joint, k)
-        reached = now.alone.state.t == data.t[k]
+        reached = now.alone.state.t == task.times[k]
         joint = jax.tree.map(lambda a, b: jnp.where(reached, a, b), joint, now.joint)
         total = jnp.where(reached, now.data + gained, jnp.nan)
         return now._replace(joint=joint, data=total), None

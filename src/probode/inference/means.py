@@ -52,7 +52,7 @@ def posterior_at_data(plan: Plan, task: Task, transport: Any) -> Parts | None:
 
 
 def _read(plan: Plan, task: Task) -> tuple[Given, Asked]:
-    given = Given(task.field, task.control, task.t0, task.y0, task.data.t)
+    given = Given(task.field, task.control, task.t0, task.y0, task.times)
     return given, Asked(task.method, plan.initialization, plan.max_steps)
 
 

@@ -33,6 +33,8 @@ from probode.base.blas import one_blas_thread
 from probode.base.compile import compiled
 from probode.base.precision import double_precision
 from probode.base.record import unchecked
+from probode.filter.control import PControl
+from probode.filter.crossing import also_stopping_at
 from probode.inference.means import filtered_means
 from probode.inference.objective import Objective, Shape
 from probode.inference.optimise import Optimum, maximise
@@ -131,9 +133,11 @@ def _flow(plan: Plan, task: Task, begin: Array, end: Array, y: Array) -> tuple[A
     """``y`` at ``end``, and whether it was reached; nothing happens in no time."""
     still = begin == end
     there = jnp.where(still, begin + jnp.abs(task.end - task.t0) + 1.0, end)[None]
-    control = unchecked(type(task.control), {**vars(task.control), "stops": there})
+    assert isinstance(task.control, PControl)
+    control = also_stopping_at(task.control, there, begin, there[0])
     data = unchecked(type(task.data), {**vars(task.data), "t": there})
-    one = {**vars(task), "t0": begin, "y0": y, "data": data, "control": control}
+    one = {**vars(task), "t0": begin, "y0": y, "data": data, "times": there}
+    one["control"] = control
     one["inside"] = jnp.asarray(True)
     means, reached = filtered_means(plan, unchecked(Task, one))
     return jnp.where(still, y, means[0]), still | reached
@@ -143,7 +147,7 @@ def _flow(plan: Plan, task: Task, begin: Array, end: Array, y: Array) -> tuple[A
 def _followed(shape: Shape, constants: Any, z: Array, *numbers: Array) -> Any:
     def subject(s: Array) -> Any:
         task = _task(shape, constants, z, s, numbers)
-        t, zero = task.data.t, jnp.zeros_like(task.y0)
+        t, zero = task.times, jnp.zeros_like(task.y0)
 
         def body(carry: Any, k: Array) -> Any:
             begin, y = carry
@@ -174,7 +178,7 @@ def _pieces(
     def all_of(z: Array, before: Array, after: Array) -> Any:
         def subject(s: Array, own: Array) -> Any:
             task = _task(shape, constants, z, s, numbers)
-            t = task.data.t
+            t = task.times
             begin = jax.lax.stop_gradient(jnp.concatenate([task.t0[None], t[:-1]]))
             left = jnp.concatenate([task.y0[None], own[:-1]]) + before
 

@@ -10,7 +10,8 @@ from probode.base.precision import is_traced
 from probode.base.record import record, unchecked
 from probode.base.status import Status
 from probode.filter.control import Control, GridSteps, PControl
-from probode.filter.given import initial_values, span, step_control
+from probode.filter.crossing import across_switches, also_stopping_at, snapped
+from probode.filter.given import break_times, initial_values, span, step_control
 from probode.filter.loop import begin
 from probode.filter.saving import Beside, Saving, begin_saving, run_saving
 from probode.filter.solvers import Solver
@@ -36,6 +37,8 @@ class Task:
     t0: Array
     y0: Array
     data: Data
+    times: Array
+    """Where the solution is wanted: the times of the data, those at a switch right before it."""
     inside: Array
     """Whether all data are in the interval."""
     diffusion: Array | None
@@ -44,7 +47,7 @@ class Task:
     @property
     def end(self) -> Array:
         """Where the solve ends: what comes after the last datum says nothing about it."""
-        return self.data.t[-1]
+        return self.times[-1]
 
 
 class Plan(NamedTuple):
@@ -118,7 +121,10 @@ def read_task(
     _check_interval(data, t0, t1)
     xp: Any = jnp if is_traced(t0, t1, data.t) else np
     inside = (data.t >= xp.minimum(t0, t1)) & (data.t <= xp.maximum(t0, t1))
-    ends: Control = unchecked(type(steps), {**vars(steps), "stops": bound.t})
+    known = break_times(None, args, t0, t1, True)
+    ends: Any = across_switches(steps, field, known, t0, bound.t[-1], solver.initialization)
+    wanted = snapped(bound.t, ends)
+    ends = also_stopping_at(ends, wanted, t0, t1)
     if grid is not None:
         ends = GridSteps(_read_grid(grid, data, t0, backwards))
     if diffusion is not None:
@@ -130,6 +136,7 @@ def read_task(
         jnp.asarray(t0, float),
         jnp.asarray(values, float).reshape(-1),
         bound,
+        jnp.asarray(wanted),
         jnp.asarray(xp.all(inside)),
         diffusion,
     )
@@ -190,8 +197,8 @@ def solved(plan: Plan, task: Task, smooth: bool, beside: Beside | None = None) -
     """The filter from the start to the last datum, its state (and kernels) kept at the data."""
     end = task.end
     solve = begin(task.method, plan.initialization, task.field, task.control, task.t0, end, task.y0)
-    kept = begin_saving(task.method, solve, task.data.t.shape[0], smooth, beside)
-    return run_saving(task.method, task.field, task.control, kept, end, task.data.t, plan.max_steps)
+    kept = begin_saving(task.method, solve, task.times.shape[0], smooth, beside)
+    return run_saving(task.method, task.field, task.control, kept, end, task.times, plan.max_steps)
 
 
 def succeeded(task: Task, kept: Saving) -> Array:

@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from probode.base.precision import on_host
 from probode.model.gaussian import norm, unpack
 
 
@@ -134,7 +135,8 @@ class Structure:
 
     def from_columns(self, columns: list[Any]) -> Any:
         """The factor whose columns of all derivatives are these: inverse of :meth:`select`."""
-        return np.stack(columns, axis=-1)
+        xp: Any = np if all(map(on_host, columns)) else jnp
+        return xp.stack(columns, axis=-1)
 
     def std(self, columns: Array) -> Array:
         """Marginal standard deviations ``(..., d)`` from the columns of one derivative."""
@@ -330,7 +332,8 @@ class Dense(Structure):
         return factor.at[..., derivative * self.d : (derivative + 1) * self.d].set(columns)
 
     def from_columns(self, columns: list[Any]) -> Any:
-        return np.concatenate(columns, axis=-1)
+        xp: Any = np if all(map(on_host, columns)) else jnp
+        return xp.concatenate(columns, axis=-1)
 
     def select(self, factor: Array, derivative: Any) -> Array:
         if isinstance(derivative, int):

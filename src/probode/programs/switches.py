@@ -40,13 +40,13 @@ from probode.programs.program import SWITCHING, keeps_fractions, timing
 
 _MOST = 10_000
 """Switches of one function: above it is as good as continuous, to be looked at in other ways."""
-_MOST_OF_A_TABLE = 200
+MOST_OF_A_TABLE = 200
 """Entries of a table to stop at; the steps of a solver pass over finer ones."""
 _SAMPLES = 2048
 _SAMPLED_WELL = 3
 """Samples between two changes, to be sure that none was missed."""
 _BISECTIONS = 60
-_MARGIN = 8.0 * float(np.finfo(float).eps)
+MARGIN = 8.0 * float(np.finfo(float).eps)
 """Part of the larger end of the interval by which steps end before a switch: less than the shortest
 step, so that none fits in between."""
 
@@ -107,8 +107,8 @@ def stops_before(times: np.ndarray, t0: float, t1: float) -> np.ndarray:
 def margin_of(times: Any, t0: Any) -> Any:
     """How long before (and after) a switch its side is sure, in spite of rounding."""
     if is_tracer(times) or is_tracer(t0):
-        return _MARGIN * jnp.maximum(jnp.abs(t0), jnp.max(jnp.abs(times), initial=0.0))
-    return _MARGIN * float(max(abs(t0), np.max(np.abs(times), initial=0.0)))
+        return MARGIN * jnp.maximum(jnp.abs(t0), jnp.max(jnp.abs(times), initial=0.0))
+    return MARGIN * float(max(abs(t0), np.max(np.abs(times), initial=0.0)))
 
 
 def switches(field: Field, t0: float, t1: float) -> Switches:
@@ -161,15 +161,15 @@ class Walk:
 
     def inside(self, times: Sequence[float]) -> np.ndarray:
         """The times within the interval (at its ends rounding has the say), each once."""
-        unique, margin = np.unique(np.asarray(times, float)), _MARGIN * (self.high - self.low)
+        unique, margin = np.unique(np.asarray(times, float)), MARGIN * (self.high - self.low)
         return unique[(unique > self.low + margin) & (unique < self.high - margin)]
 
     def found(self, finely: bool = False) -> Switches:
         """All switches, and the tables that are too fine to stop at."""
         times, tables = self.inside(self.times), self.inside(self.tables)
-        if len(tables) <= _MOST_OF_A_TABLE:
+        if len(tables) <= MOST_OF_A_TABLE:
             times, tables = self.inside([*times, *tables]), NONE
-        near = _MARGIN * (self.high - self.low)
+        near = MARGIN * (self.high - self.low)
         known = np.array([*self.times, *self.tables])
         ends = [bool(np.any(abs(known - end) <= near)) for end in (self.low, self.high)]
         return Switches(True, times, tables, self.unresolved, finely, (ends[0], ends[1]))
@@ -223,7 +223,7 @@ class Walk:
 
         moving = [x for x in operands if isinstance(x, Timed)]
         linear = all(x.linear for x in moving) and (
-            name in _LINEAR
+            name in LINEAR
             or (name == "mul" and len(moving) == 1)
             or (name == "div" and isinstance(operands[1], Constant))
         )
@@ -242,7 +242,7 @@ class Walk:
                 self.cross(self._difference(equation, x, bound), zero)
         elif name in ("abs", "sign"):
             self.cross(operands[0], zero)
-        elif name in _LEVELS:
+        elif name in LEVELS:
             unit, shift = 1.0, 0.5 if name == "round" else 0.0
             if name == "rem":
                 if not isinstance(operands[1], Constant) or operands[1].value.size != 1:
@@ -387,7 +387,7 @@ _ORDER: dict[str, Callable[..., np.ndarray]] = {
 """As :func:`jax.lax.sort` compares, for which numbers that are none count too."""
 
 _ENTRYWISE = those("entrywise") | _ORDER.keys()
-_LEVELS = those("levels")
+LEVELS = those("levels")
 
-_LINEAR = SWITCHING | those("moving", "linear", "logical") | {"stop_gradient"}
+LINEAR = SWITCHING | those("moving", "linear", "logical") | {"stop_gradient"}
 """Piecewise linear results of piecewise linear operands, once their switches are noted."""

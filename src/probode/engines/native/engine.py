@@ -46,6 +46,7 @@ class Native:
     def supports(self, method: Method, control: Control, wanted: str = "steps") -> bool:
         """The library's own models, up to a size; not the solution at given times."""
         known = wanted in ("steps", "end") and type(control) in _CONTROLS
+        known = known and control.crossings is None  # only in JAX
         known = known and not method.diffusion.needs_innovation
         known = known and (method.evaluations == 1 or not isinstance(method.structure, Dense))
         known = known and (method.error == "residual" or method.equation.order == 1)

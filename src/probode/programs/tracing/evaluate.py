@@ -64,14 +64,17 @@ class Evaluator:
         return np.asarray(self._compiled(*inputs)[0])
 
     def spread(self, *inputs: Any) -> np.ndarray:
-        """How far the value moves when all intermediate results move a little.
+        """Estimate how far the value moves when all intermediate results move a little.
 
-        Zero if the program was compiled: then nothing is known about it.
+        Of a program that was compiled only the state moves, the second input. The time does not:
+        on the other side of a switch the value is another one.
         """
-        value = self(*inputs)
+        value, generator = self(*inputs), np.random.default_rng(0)
         if self._compiled is not None:
-            return np.zeros_like(value)
-        generator = np.random.default_rng(0)
+            t, y, *rest = inputs
+            y = np.asarray(y)
+            moved = [y * (1 + _SHAKE * generator.uniform(-1, 1, y.shape)) for _ in "ab"]
+            return np.maximum(*(np.abs(self(t, one, *rest) - value) for one in moved))
 
         def shake(result: np.ndarray) -> np.ndarray:
             if result.dtype.kind not in "fc":
