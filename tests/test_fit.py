@@ -166,6 +166,93 @@ class TestLinearModel:
         assert found.predict(1.0).mean.shape == ()
 
 
+@pytest.fixture(scope="module")
+def both():
+    """``y' = p, y(0) = 1``, measured with an unknown shift in each of two data sets."""
+    rng = np.random.default_rng(2)
+    sets = [0.7 * TIMES + 1.0 + shift + 0.1 * rng.normal(size=9) for shift in (0.3, -0.5)]
+    return fit(
+        lambda t, y, p: p.slope + 0.0 * y,
+        [(TIMES, u) for u in sets],
+        {"slope": 0.5, "shift": Parameter(0.1, own=True)},
+        y0=1.0,
+        noise=0.1,
+        observe=lambda t, y, p: y + p.shift,
+        **OPTIONS,
+    )
+
+
+class TestPredictionsOfWhatIsObserved:
+    """Variances of a linear model, exact by hand."""
+
+    times = np.array([0.0, 1.0, 5.0])
+
+    def rows(self, s):
+        """Derivatives of ``1 + slope t + shift[s]`` by slope, shift[0] and shift[1]."""
+        return np.stack([self.times, np.full(3, s == 0), np.full(3, s == 1)], axis=1)
+
+    @pytest.mark.parametrize("own", [True, False], ids=["as measured", "the function itself"])
+    def test_its_parameters_are_as_uncertain_there(self, both, own):
+        observe = both.observe if own else lambda t, y, p: y + p.shift
+        for s, prediction in enumerate(both.predict(self.times, observe=observe)):
+            expected = np.sqrt(np.diagonal(self.rows(s) @ both.covariance @ self.rows(s).T))
+            np.testing.assert_allclose(prediction.std, expected, rtol=1e-6)
+            mean = 1.0 + both.estimates["slope"] * self.times + both.estimates["shift"][s]
+            np.testing.assert_allclose(prediction.mean, mean, rtol=1e-9)
+
+    def test_samples_draw_them(self, both):
+        prediction = both.predict(self.times, observe=both.observe, samples=80)[1]
+        # The standard deviation of 80 draws is known to 8 %: bounds at four times that.
+        np.testing.assert_allclose(prediction.samples.std(axis=0), prediction.std, rtol=0.32)
+
+    def test_figures_draw_them(self, both):
+        pytest.importorskip("matplotlib").use("Agg")
+        band = both.plot().axes[0].collections[0].get_paths()[0].vertices
+        at_start = band[np.isclose(band[:, 0], 0.0), 1]
+        error = np.sqrt(both.covariance[1, 1])
+        np.testing.assert_allclose(np.ptp(at_start), 2.0 * 1.96 * error, rtol=1e-3)
+
+    def test_scales_and_logarithms_by_the_delta_method(self, both):
+        s, slope, shift = 0, both.estimates["slope"], both.estimates["shift"]
+
+        def observe(t, y, p):
+            return p.slope * jnp.log(y + p.shift)
+
+        found = both.predict(self.times, observe=observe)[s]
+        level = 1.0 + slope * self.times + shift[s]
+        rows = slope / level[:, None] * self.rows(s)
+        rows[:, 0] += np.log(level)
+        expected = np.sqrt(np.diagonal(rows @ both.covariance @ rows.T))
+        # Differences over half a standard error: to the square of its relative size.
+        np.testing.assert_allclose(found.parameter_std, expected, rtol=1e-3)
+
+
+def test_predictions_know_what_the_data_do_not_tell():
+    """The second component was not measured: its parameters are unknown, and so is it."""
+
+    def f(t, y, p):
+        return jnp.stack([-p.rate * y[0], p.gain * y[0] - y[1]])
+
+    parameters = {"rate": (0.5, 0.0), "gain": 1.0}
+    options = {"y0": [2.0, 0.0], "noise": 0.05, "observe": lambda y: y[0], **OPTIONS}
+    found = fit(f, (TIMES, VALUES), parameters, **options)
+    assert found.estimates["gain"] == 1.0
+    std = found.predict([1.0, 2.0]).std
+    assert np.all(np.isinf(std[:, 1])) and np.all(std[:, 0] < 0.05)
+    with pytest.raises(ValueError, match="what the data do not determine, gain"):
+        found.predict([1.0], samples=2)
+    assert np.all(np.isfinite(found.predict([1.0], samples=2, observe=found.observe).samples))
+
+
+def test_there_is_no_prediction_beyond_a_solution():
+    """``y' = r y²`` is infinite at ``2 / r``."""
+    u = 1.0 / (2.0 - 0.6 * TIMES[:5])
+    options = {**OPTIONS, "max_steps": 300}
+    found = fit(blows_up, (TIMES[:5], u), {"rate": 0.5}, y0=0.5, noise=0.02, **options)
+    with pytest.raises(ValueError, match="no solution beyond t"):
+        found.predict([1.0, 3.4])
+
+
 def test_a_fixed_parameter_stays():
     found = fitted({"rate": (0.5, 0.0), "start": Parameter(2.0, fixed=True)})
     assert found.estimates["start"] == 2.0

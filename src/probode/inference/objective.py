@@ -7,6 +7,7 @@ each parameter, in one pass.
 """
 
 from collections.abc import Callable
+from functools import partial
 from inspect import Parameter as Argument
 from inspect import signature
 from typing import Any, NamedTuple
@@ -110,9 +111,9 @@ class Statement(NamedTuple):
         order = as_equation(self.f).order
         observe, density = self.data[0].observe, self.data[0].log_density
         if self.observe is not None:
-            observe = _with_parameters(self.observe, order + 1, p)
+            observe = with_parameters(self.observe, order + 1, p, "observe")
         if self.log_density is not None:
-            density = _with_parameters(self.log_density, 2, p)
+            density = with_parameters(self.log_density, 2, p, "log_density")
         t, u = given["t"][s], given["u"][s]
         if self.noise is not None:
             u = u[:, 0] if u.shape[1] == 1 else u
@@ -142,8 +143,10 @@ class Statement(NamedTuple):
         }
 
 
-def _with_parameters(function: Callable[..., Any], count: int, p: Values) -> Callable[..., Any]:
-    """``function(..., p)`` as one without ``p``; one of at most ``count`` arguments has none."""
+def with_parameters(
+    function: Callable[..., Any], count: int, p: Values, name: str
+) -> Callable[..., Any]:
+    """Return ``function(..., p)`` as one without ``p``; one of at most ``count`` has none."""
     try:
         arguments = signature(function).parameters.values()
     except (TypeError, ValueError):  # written in C
@@ -152,9 +155,12 @@ def _with_parameters(function: Callable[..., Any], count: int, p: Values) -> Cal
     places = [a for a in arguments if a.kind in kinds and a.default is Argument.empty]
     if len(places) <= count:
         return function
-    if count == 2:
-        return lambda t, y: function(t, y, p)
-    return lambda t, y, v: function(t, y, v, p)
+    if len(places) > count + 1:
+        raise TypeError(
+            f"{name} takes at most {count + 1} arguments, the last one being the parameters, got a "
+            f"function of {', '.join(a.name for a in places)}."
+        )
+    return partial(function, **{places[count].name: p})
 
 
 class Objective:

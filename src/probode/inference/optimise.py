@@ -8,6 +8,11 @@ BFGS.
 Whether a maximum was reached is asked in units of the log likelihood: ``½ gᵀ C⁻¹ g``, what a step
 of Newton's method would still gain. At 1e-6 the estimates are a thousandth of a standard error
 away.
+
+A bound is infinitely far away in the coordinates of the search. A number that Newton's method in
+the parameters themselves would take across its bound is put on it and held there while the others
+are searched, and let go if the slope then points inside (conditions of Karush, Kuhn and Tucker).
+Directions in which the data cannot change their mind are left as they are at the start.
 """
 
 import warnings
@@ -25,7 +30,14 @@ GOOD = 1e-3
 """The same where the objective is too rough to get closer: 4 % of a standard error."""
 _NO_GAIN = 6
 """Rejected steps in a row after which the objective is too rough to get on."""
-_SINGULAR = 1e-12
+_SINGULAR, _SMALL = 1e-12, 1e-6
+"""Eigenvalues of curvatures of unit diagonal: made of rounding; and those of distinct numbers."""
+_FARTHER = 1e6
+"""A long way in ``z`` during a search, for numbers without bounds: starts may be much too small."""
+_SEEN = 1e-3
+"""Change of the data along that way, in units of their noise, which says nothing about it."""
+_NEAR = 0.1
+"""Share of an interval, or of the distance at the start, that is near to a bound."""
 
 
 class Optimum(NamedTuple):
@@ -56,6 +68,8 @@ class _Search:
         self.best_look = objective.look(self.full)
         self.iterations, self.without_gain = 0, 0
         self.seen = self.best_look.value
+        self.loose = np.zeros(len(self.full), bool)
+        """Numbers that are not to be put on their bounds (again)."""
 
     def look(self, part: np.ndarray) -> Look:
         z = self.full.copy()
@@ -71,45 +85,177 @@ class _Search:
         return -self.look(part).value
 
     def gradient(self, part: np.ndarray) -> np.ndarray:
-        return -self.look(part).gradient[self.free]
+        look = self.look(part)
+        if look.curvature is None:
+            return -look.gradient[self.free]
+        return -self._known(look, part)[0]
 
     def curvature(self, part: np.ndarray) -> np.ndarray:
-        found = self.look(part).curvature
-        assert found is not None
-        return found[np.ix_(self.free, self.free)]
+        return self._known(self.look(part), part)[1]
+
+    def _known(self, look: Look, part: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Gradient and curvature without the directions that the data do not determine.
+
+        There the gradient is made of rounding, and a step of any length would follow.
+        """
+        assert look.curvature is not None
+        curvature = look.curvature[np.ix_(self.free, self.free)]
+        axes = Axes.of(curvature, self._way(part))
+        stiff = float(np.mean(np.diagonal(curvature))) or 1.0
+        rest = np.linalg.qr(axes.unknown)[0]
+        slope = axes.size * (
+            axes.vectors @ (axes.vectors.T @ (look.gradient[self.free] / axes.size))
+        )
+        return slope, axes.curvature() + stiff * rest @ rest.T
+
+    def _way(self, part: np.ndarray) -> np.ndarray:
+        """How far a number may be from here, if its start may be much too small."""
+        z = np.where(self.free, 0.0, self.full)
+        z[self.free] = part
+        return self.objective.space.way(z, _FARTHER)[self.free]
 
     def left(self, inverse: np.ndarray | None = None) -> float:
-        """What a step of Newton's method from the best place would gain."""
+        """What a step of Newton's method from the best place would gain, if it is not too long."""
         g = self.best_look.gradient[self.free]
         if inverse is not None:
             return float(0.5 * g @ inverse @ g)
         if self.best_look.curvature is None:
             return np.inf
-        # Near a bound x - bound = exp(z) has hardly any curvature: at most |g| is left there.
-        bounded = (self.objective.space.at_bound(self.best) != 0) & self.free
-        inside = self.free & ~bounded
-        curvature = self.best_look.curvature[np.ix_(inside, inside)]
-        rest = float(np.sum(np.abs(self.best_look.gradient[bounded])))
-        return rest + gain(self.best_look.gradient[inside], curvature)
+        curvature = self.best_look.curvature[np.ix_(self.free, self.free)]
+        way = self.objective.space.way(self.best)[self.free]
+        return Axes.of(curvature, way).gain(g, way)
+
+    def _inside(self) -> tuple[np.ndarray, np.ndarray]:
+        """Bounds that are near (-1, 1, else 0), and slopes of the objective towards these."""
+        space = self.objective.space
+        sides = space.at_bound(self.best, _NEAR)
+        slopes = space.slopes(self.best)
+        with np.errstate(all="ignore"):
+            towards = np.where(sides != 0, sides * self.best_look.gradient / slopes, 0.0)
+        return sides, towards
+
+    def pressing(self) -> np.ndarray:
+        """Bounds across which a step of Newton's method in the parameters would lead."""
+        sides, towards = self._inside()
+        near = (sides != 0) & self.free & ~self.loose & (towards > 0.0)
+        curvature = self.best_look.curvature
+        if not np.any(near) or curvature is None:
+            return np.where(near, sides, 0)
+        part = self.best[self.free]
+        axes = Axes.of(curvature[np.ix_(self.free, self.free)], self._way(part))
+        step = np.zeros(len(self.best))
+        step[self.free] = axes.newton(self.best_look.gradient[self.free])
+        space = self.objective.space
+        distance = np.abs(space.flat(self.best) - space.flat(space.on_bound(self.best, sides)))
+        across = sides * space.slopes(self.best) * step >= distance
+        return np.where(near & across, sides, 0)
+
+    def hold(self, sides: np.ndarray) -> None:
+        """Put numbers on their bounds and hold them there, if the objective does not mind."""
+        z = self.objective.space.on_bound(self.best, sides)
+        look = self.objective.look(z)
+        self.loose |= sides != 0
+        if look.value >= self.best_look.value - GOOD:
+            self._move(z, look)
+            self.free = self.free & (sides == 0)
+
+    def released(self, wanted: np.ndarray) -> bool:
+        """Let go of numbers on their bounds where the objective rises inside; whether there are."""
+        sides, towards = self._inside()
+        space, curvature = self.objective.space, self.best_look.curvature
+        inside = wanted & ~self.free & (towards < 0.0)
+        ends = space.flat(space.on_bound(self.best, sides, _NEAR))
+        reach = np.abs(ends - space.flat(space.on_bound(self.best, sides)))
+        gain = -towards * reach
+        if curvature is not None:
+            with np.errstate(all="ignore"):
+                bend = np.diagonal(curvature) / space.slopes(self.best) ** 2
+                newton = 0.5 * towards**2 / np.where(bend > 0.0, bend, np.inf)
+                gain = np.where(newton > 0.0, np.minimum(gain, newton), gain)
+        inside &= gain > ENOUGH
+        if not np.any(inside):
+            return False
+        for share in (_NEAR, 1e-2, 1e-3, 1e-4, 1e-6):
+            z = space.on_bound(self.best, np.where(inside, sides, 0), share)
+            look = self.objective.look(z)
+            if look.value > self.best_look.value:
+                self._move(z, look)
+                self.free = self.free | inside
+                return True
+        return False
+
+    def back(self, start: np.ndarray) -> None:
+        """Put numbers back to their starts about which the data say nothing at all."""
+        curvature = self.best_look.curvature
+        if curvature is None:
+            return
+        way = self.objective.space.way(self.best)[self.free]
+        size = np.sqrt(np.maximum(np.diagonal(curvature)[self.free], 0.0))
+        z = self.best.copy()
+        z[self.free] = np.where(size * way < _SEEN, start[self.free], z[self.free])
+        look = self.objective.look(z)
+        if look.value >= self.best_look.value - ENOUGH:
+            self._move(z, look)
+
+    def _move(self, z: np.ndarray, look: Look) -> None:
+        self.best, self.best_look, self.full = z, look, z.copy()
 
     def after_iteration(self, intermediate_result: Any) -> None:
-        """Stop at a maximum, or where it is not possible to get on."""
+        """Stop at a maximum, at a bound, or where it is not possible to get on."""
         self.iterations += 1
         gained = self.best_look.value > self.seen
         self.without_gain = 0 if gained else self.without_gain + 1
         self.seen = max(self.seen, self.best_look.value)
-        if self.left() < ENOUGH or self.without_gain >= _NO_GAIN:
+        if self.left() < ENOUGH or self.without_gain >= _NO_GAIN or np.any(self.pressing()):
             raise StopIteration
 
 
-def gain(gradient: np.ndarray, curvature: np.ndarray) -> float:
-    """``½ gᵀ C⁻¹ g``; directions without curvature, to rounding, do not count."""
-    size = np.sqrt(np.maximum(np.diagonal(curvature), 0.0))
-    size = np.where(size > 0.0, size, 1.0)
-    values, vectors = np.linalg.eigh(curvature / np.outer(size, size))
-    along = vectors.T @ (gradient / size)
-    known = np.abs(values) > _SINGULAR * np.max(np.abs(values), initial=0.0)
-    return float(0.5 * np.sum(along[known] ** 2 / np.abs(values[known])))
+class Axes(NamedTuple):
+    """A curvature ``C = D V Λ Vᵀ D`` of unit diagonal ``D⁻¹ C D⁻¹``, where the data determine it."""
+
+    size: np.ndarray
+    """``D``."""
+    values: np.ndarray
+    vectors: np.ndarray
+    unknown: np.ndarray
+    """Columns of ``D⁻¹ V`` along which nothing changes."""
+
+    @classmethod
+    def of(cls, curvature: np.ndarray, way: np.ndarray) -> "Axes":
+        """Take ``C`` apart; ``way`` is how far each coordinate may be from here.
+
+        Directions are unknown along which ``√(dᵀ C d)``, what all data together change by in units
+        of their noise, is next to nothing on that way.
+        """
+        size = np.sqrt(np.maximum(np.diagonal(curvature), 0.0))
+        seen = size * way >= _SEEN
+        size = np.where(size > 0.0, size, 1.0)
+        scaled = np.where(np.outer(seen, seen), curvature / np.outer(size, size), 0.0)
+        values, vectors = np.linalg.eigh(scaled)
+        with np.errstate(divide="ignore"):
+            longest = np.min(way[:, None] * size[:, None] / np.abs(vectors), axis=0, initial=np.inf)
+        change = np.sqrt(np.abs(values)) * longest
+        known = (np.abs(values) > _SMALL) | ((np.abs(values) > _SINGULAR) & (change >= _SEEN))
+        unknown = vectors[:, ~known] / size[:, None]
+        return cls(size, values[known], vectors[:, known], unknown)
+
+    def curvature(self) -> np.ndarray:
+        """``C`` without the unknown directions."""
+        rows = self.vectors * self.size[:, None]
+        return (rows * self.values) @ rows.T
+
+    def newton(self, gradient: np.ndarray) -> np.ndarray:
+        """``C⁻¹ g``."""
+        along = self.vectors.T @ (gradient / self.size)
+        return self.vectors @ (along / np.abs(self.values)) / self.size
+
+    def gain(self, gradient: np.ndarray, way: np.ndarray) -> float:
+        """``½ gᵀ C⁻¹ g``, or less where a step along an axis is longer than the way."""
+        along = self.vectors.T @ (gradient / self.size)
+        steps = np.abs(self.vectors * (along / self.values)) / self.size[:, None]
+        with np.errstate(divide="ignore"):
+            share = np.min(way[:, None] / steps, axis=0, initial=1.0)
+        return float(np.sum(share * (1.0 - 0.5 * share) * along**2 / np.abs(self.values)))
 
 
 def maximise(
@@ -121,10 +267,19 @@ def maximise(
     free: np.ndarray | None = None,
 ) -> Optimum:
     """The nearest maximum; of some of the coordinates only if ``free`` says which."""
-    free = np.ones(len(start), bool) if free is None else free
-    search = _Search(objective, start, free, pressed)
+    wanted = np.ones(len(start), bool) if free is None else free
+    search = _Search(objective, start, wanted, pressed)
+    search.free = wanted & (objective.space.at_bound(start) == 0)
     try:
         message, success = _climb(search, max_iterations)
+        for _ in range(2 * len(start)):
+            sides = search.pressing()
+            if np.any(sides):
+                search.hold(sides)
+            elif not search.released(wanted):
+                break
+            message, success = _climb(search, max_iterations)
+        search.back(start)
     except _Stopped:
         message, success = "interrupted: these are the best values found so far", False
         return Optimum(
@@ -133,9 +288,11 @@ def maximise(
     return Optimum(search.best, search.best_look, success, message, False, search.iterations, start)
 
 
-def _climb(search: _Search, most: int) -> tuple[str, bool]:
+def _climb(search: _Search, total: int) -> tuple[str, bool]:
+    search.full, search.without_gain = search.best.copy(), 0
     if not np.any(search.free):
-        return "nothing to fit", True
+        return "converged", True
+    most = max(total - search.iterations, 1)
     if search.best_look.curvature is not None:
         if search.left() >= ENOUGH:
             minimize(
@@ -150,8 +307,10 @@ def _climb(search: _Search, most: int) -> tuple[str, bool]:
         left = search.left()
         if left < ENOUGH:
             return "converged", True
-        if search.iterations >= most:
-            return f"stopped after max_iterations = {most}", False
+        if np.any(search.pressing()):
+            return "stopped at a bound", False
+        if search.iterations >= total:
+            return f"stopped after max_iterations = {total}", False
     before = search.iterations
     inverse = None
     with np.errstate(all="ignore"):
@@ -174,7 +333,7 @@ def _climb(search: _Search, most: int) -> tuple[str, bool]:
             f"{left:.1g})"
         ), True
     if found.nit >= most:
-        return f"stopped after max_iterations = {most}", False
+        return f"stopped after max_iterations = {total}", False
     return (
         f"no way up was found, though a step along the slope should gain {left:.2g}",
         False,
