@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.optimize import minimize
 
+from probode.inference.axes import SEEN, Axes
 from probode.inference.objective import Look, Objective
 
 ENOUGH = 1e-6
@@ -30,14 +31,15 @@ GOOD = 1e-3
 """The same where the objective is too rough to get closer: 4 % of a standard error."""
 _NO_GAIN = 6
 """Rejected steps in a row after which the objective is too rough to get on."""
-_SINGULAR, _SMALL = 1e-12, 1e-6
-"""Eigenvalues of curvatures of unit diagonal: made of rounding; and those of distinct numbers."""
 _FARTHER = 1e6
 """A long way in ``z`` during a search, for numbers without bounds: starts may be much too small."""
-_SEEN = 1e-3
-"""Change of the data along that way, in units of their noise, which says nothing about it."""
-_NEAR = 0.1
-"""Share of an interval, or of the distance at the start, that is near to a bound."""
+_LEAPS, _BETTER = (1.0, 3.0, 10.0), 1.0
+"""Steps in ``z`` from where a number changes nothing, and what has to be gained by one."""
+_ROUNDS = 4
+"""Searches for each number: held or let go, it is looked at again."""
+_NEAR, _NEARER = 0.1, 0.01
+"""Shares of an interval, or of the distance at the start, that are near to a bound: where a search
+has ended, and where it is worth stopping."""
 
 
 class Optimum(NamedTuple):
@@ -68,8 +70,10 @@ class _Search:
         self.best_look = objective.look(self.full)
         self.iterations, self.without_gain = 0, 0
         self.seen = self.best_look.value
-        self.loose = np.zeros(len(self.full), bool)
-        """Numbers that are not to be put on their bounds (again)."""
+        self.refused, self.wait = 0, 0
+        """How often the objective did not allow to hold numbers, and the iteration to try again."""
+        self.stopped = False
+        """Whether the last search was stopped in order to hold numbers on their bounds."""
 
     def look(self, part: np.ndarray) -> Look:
         z = self.full.copy()
@@ -122,22 +126,23 @@ class _Search:
         if self.best_look.curvature is None:
             return np.inf
         curvature = self.best_look.curvature[np.ix_(self.free, self.free)]
-        way = self.objective.space.way(self.best)[self.free]
-        return Axes.of(curvature, way).gain(g, way)
+        space = self.objective.space
+        axes = Axes.of(curvature, space.way(self.best)[self.free])
+        return axes.gain(g, *(way[self.free] for way in space.ways(self.best)))
 
-    def _inside(self) -> tuple[np.ndarray, np.ndarray]:
+    def _inside(self, share: float = _NEAR) -> tuple[np.ndarray, np.ndarray]:
         """Bounds that are near (-1, 1, else 0), and slopes of the objective towards these."""
         space = self.objective.space
-        sides = space.at_bound(self.best, _NEAR)
+        sides = space.at_bound(self.best, share)
         slopes = space.slopes(self.best)
         with np.errstate(all="ignore"):
             towards = np.where(sides != 0, sides * self.best_look.gradient / slopes, 0.0)
         return sides, towards
 
-    def pressing(self) -> np.ndarray:
+    def pressing(self, share: float = _NEAR) -> np.ndarray:
         """Bounds across which a step of Newton's method in the parameters would lead."""
-        sides, towards = self._inside()
-        near = (sides != 0) & self.free & ~self.loose & (towards > 0.0)
+        sides, towards = self._inside(share)
+        near = (sides != 0) & self.free & (towards > 0.0)
         curvature = self.best_look.curvature
         if not np.any(near) or curvature is None:
             return np.where(near, sides, 0)
@@ -150,14 +155,41 @@ class _Search:
         across = sides * space.slopes(self.best) * step >= distance
         return np.where(near & across, sides, 0)
 
-    def hold(self, sides: np.ndarray) -> None:
-        """Put numbers on their bounds and hold them there, if the objective does not mind."""
-        z = self.objective.space.on_bound(self.best, sides)
-        look = self.objective.look(z)
-        self.loose |= sides != 0
-        if look.value >= self.best_look.value - GOOD:
-            self._move(z, look)
-            self.free = self.free & (sides == 0)
+    def hold(self) -> bool:
+        """Hold the numbers on their bounds that press against them; whether the objective rises.
+
+        The others follow by a step of Newton's method, or stay where they are.
+        """
+        sides = self.pressing()
+        if not np.any(sides):
+            return False
+        first = np.argmax(np.abs(sides * self.best_look.gradient))
+        alone = np.where(np.arange(len(sides)) == first, sides, 0)
+        for some in (sides, alone):
+            z = self.objective.space.on_bound(self.best, some)
+            for trial in (self._followed(z, some != 0), z):
+                look = self.objective.look(trial)
+                if look.value >= self.best_look.value - GOOD:
+                    self._move(trial, look)
+                    self.free = self.free & (some == 0)
+                    return True
+        self.refused += 1
+        self.wait = self.iterations + 2**self.refused
+        return False
+
+    def _followed(self, z: np.ndarray, held: np.ndarray) -> np.ndarray:
+        """``z``, with the numbers that are not held where the curvature says they are best then."""
+        curvature, others = self.best_look.curvature, self.free & ~held
+        if curvature is None or not np.any(others):
+            return z
+        space = self.objective.space
+        along = (space.flat(z) - space.flat(self.best))[held] / space.slopes(self.best)[held]
+        slope = self.best_look.gradient[others] - curvature[np.ix_(others, held)] @ along
+        axes = Axes.of(curvature[np.ix_(others, others)], space.way(self.best)[others])
+        step = axes.newton(slope)
+        moved = z.copy()
+        moved[others] += step / max(1.0, float(np.max(np.abs(step))))
+        return moved
 
     def released(self, wanted: np.ndarray) -> bool:
         """Let go of numbers on their bounds where the objective rises inside; whether there are."""
@@ -184,15 +216,29 @@ class _Search:
                 return True
         return False
 
-    def back(self, start: np.ndarray) -> None:
-        """Put numbers back to their starts about which the data say nothing at all."""
+    def _unseen(self) -> np.ndarray:
+        """Which numbers change nothing here."""
         curvature = self.best_look.curvature
         if curvature is None:
-            return
-        way = self.objective.space.way(self.best)[self.free]
-        size = np.sqrt(np.maximum(np.diagonal(curvature)[self.free], 0.0))
-        z = self.best.copy()
-        z[self.free] = np.where(size * way < _SEEN, start[self.free], z[self.free])
+            return np.zeros(len(self.best), bool)
+        size = np.sqrt(np.maximum(np.diagonal(curvature), 0.0))
+        return self.free & (size * self.objective.space.way(self.best) < SEEN)
+
+    def elsewhere(self) -> bool:
+        """Look farther away for what changes nothing here; whether that is better."""
+        for i in np.flatnonzero(self._unseen()):
+            for step in (*_LEAPS, *(-one for one in _LEAPS)):
+                z = self.best.copy()
+                z[i] += step
+                look = self.objective.look(z)
+                if look.value > self.best_look.value + _BETTER:
+                    self._move(z, look)
+                    return True
+        return False
+
+    def back(self, start: np.ndarray) -> None:
+        """Put numbers back to their starts about which the data say nothing at all."""
+        z = np.where(self._unseen(), start, self.best)
         look = self.objective.look(z)
         if look.value >= self.best_look.value - ENOUGH:
             self._move(z, look)
@@ -206,56 +252,9 @@ class _Search:
         gained = self.best_look.value > self.seen
         self.without_gain = 0 if gained else self.without_gain + 1
         self.seen = max(self.seen, self.best_look.value)
-        if self.left() < ENOUGH or self.without_gain >= _NO_GAIN or np.any(self.pressing()):
+        self.stopped = self.iterations >= self.wait and bool(np.any(self.pressing(_NEARER)))
+        if self.stopped or self.left() < ENOUGH or self.without_gain >= _NO_GAIN:
             raise StopIteration
-
-
-class Axes(NamedTuple):
-    """A curvature ``C = D V Λ Vᵀ D`` of unit diagonal ``D⁻¹ C D⁻¹``, where the data determine it."""
-
-    size: np.ndarray
-    """``D``."""
-    values: np.ndarray
-    vectors: np.ndarray
-    unknown: np.ndarray
-    """Columns of ``D⁻¹ V`` along which nothing changes."""
-
-    @classmethod
-    def of(cls, curvature: np.ndarray, way: np.ndarray) -> "Axes":
-        """Take ``C`` apart; ``way`` is how far each coordinate may be from here.
-
-        Directions are unknown along which ``√(dᵀ C d)``, what all data together change by in units
-        of their noise, is next to nothing on that way.
-        """
-        size = np.sqrt(np.maximum(np.diagonal(curvature), 0.0))
-        seen = size * way >= _SEEN
-        size = np.where(size > 0.0, size, 1.0)
-        scaled = np.where(np.outer(seen, seen), curvature / np.outer(size, size), 0.0)
-        values, vectors = np.linalg.eigh(scaled)
-        with np.errstate(divide="ignore"):
-            longest = np.min(way[:, None] * size[:, None] / np.abs(vectors), axis=0, initial=np.inf)
-        change = np.sqrt(np.abs(values)) * longest
-        known = (np.abs(values) > _SMALL) | ((np.abs(values) > _SINGULAR) & (change >= _SEEN))
-        unknown = vectors[:, ~known] / size[:, None]
-        return cls(size, values[known], vectors[:, known], unknown)
-
-    def curvature(self) -> np.ndarray:
-        """``C`` without the unknown directions."""
-        rows = self.vectors * self.size[:, None]
-        return (rows * self.values) @ rows.T
-
-    def newton(self, gradient: np.ndarray) -> np.ndarray:
-        """``C⁻¹ g``."""
-        along = self.vectors.T @ (gradient / self.size)
-        return self.vectors @ (along / np.abs(self.values)) / self.size
-
-    def gain(self, gradient: np.ndarray, way: np.ndarray) -> float:
-        """``½ gᵀ C⁻¹ g``, or less where a step along an axis is longer than the way."""
-        along = self.vectors.T @ (gradient / self.size)
-        steps = np.abs(self.vectors * (along / self.values)) / self.size[:, None]
-        with np.errstate(divide="ignore"):
-            share = np.min(way[:, None] / steps, axis=0, initial=1.0)
-        return float(np.sum(share * (1.0 - 0.5 * share) * along**2 / np.abs(self.values)))
 
 
 def maximise(
@@ -272,11 +271,9 @@ def maximise(
     search.free = wanted & (objective.space.at_bound(start) == 0)
     try:
         message, success = _climb(search, max_iterations)
-        for _ in range(2 * len(start)):
-            sides = search.pressing()
-            if np.any(sides):
-                search.hold(sides)
-            elif not search.released(wanted):
+        for _ in range(_ROUNDS * (1 + len(start))):
+            stopped, held = search.stopped, search.hold()
+            if not (stopped or held or search.released(wanted) or search.elsewhere()):
                 break
             message, success = _climb(search, max_iterations)
         search.back(start)
@@ -289,7 +286,7 @@ def maximise(
 
 
 def _climb(search: _Search, total: int) -> tuple[str, bool]:
-    search.full, search.without_gain = search.best.copy(), 0
+    search.full, search.without_gain, search.stopped = search.best.copy(), 0, False
     if not np.any(search.free):
         return "converged", True
     most = max(total - search.iterations, 1)
@@ -307,7 +304,7 @@ def _climb(search: _Search, total: int) -> tuple[str, bool]:
         left = search.left()
         if left < ENOUGH:
             return "converged", True
-        if np.any(search.pressing()):
+        if search.stopped:
             return "stopped at a bound", False
         if search.iterations >= total:
             return f"stopped after max_iterations = {total}", False

@@ -23,9 +23,9 @@ from jaxtyping import Array
 from probode.base.record import unchecked
 from probode.model.distributions import Distribution
 
-
 _FAR = 10.0
 """A long way in ``z``, in units of ``1 + |z|``."""
+_FARTHEST = 1e100
 _ON_BOUND = 1e-12
 """Distance of a number on its bound, in units of the interval or of the start's distance."""
 
@@ -241,12 +241,32 @@ class Space:
         return moved
 
     def way(self, z: np.ndarray, free: float = _FAR) -> np.ndarray:
-        """Return how far a number may still be from ``z``, a factor times ``1 + |z|``.
+        """Return how far a number may still be from ``z``, the longer one of :meth:`ways`."""
+        return np.maximum(*self.ways(z, free))
 
-        It is ``free`` of numbers without bounds; the ``z`` of others is a logarithm.
+    def ways(self, z: np.ndarray, free: float = _FAR) -> tuple[np.ndarray, np.ndarray]:
+        """Return how far numbers may still be below and above ``z``: factors times ``1 + |z|``.
+
+        They are ``free`` for numbers without bounds. The ``z`` of others is a logarithm, in which
+        the way from a bound to the rest of the interval (or to the start) is longer near a bound.
         """
-        parts = [np.full(p.start.size, free if p.kind == "free" else _FAR) for p, _ in self]
-        return np.concatenate([np.zeros(0), *parts]) * (1.0 + np.abs(z))
+        kinds = np.concatenate([np.full(p.start.size, p.kind) for p, _ in self])
+        bounded = kinds != "free"
+        short = np.where(bounded, _FAR, free) * (1.0 + np.abs(z))
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+            rest = np.minimum(self.widths / np.abs(self.slopes(z)), _FARTHEST)
+        longer = np.where(bounded, np.maximum(short, rest), short)
+        falls = (kinds == "both") & (z > 0.0)
+        return np.where(falls, longer, short), np.where(falls, short, longer)
+
+    @property
+    def widths(self) -> np.ndarray:
+        """Lengths of intervals, or distances of starts from the only bound; without one zero."""
+        parts = []
+        for piece, _ in self:
+            ends = [piece.start if x is None else x for x in (piece.lower, piece.upper)]
+            parts.append(np.ravel(ends[1] - ends[0]))
+        return np.concatenate([np.zeros(0), *parts])
 
     def log_prior(self, z: Array) -> Array:
         """``log p(x)``, as a density of ``x``."""

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from probode.inference.axes import Axes
 from probode.inference.objective import Objective
-from probode.inference.optimise import Axes
 from probode.inference.space import Space
 
 _UNKNOWN = 1e-10
@@ -60,7 +60,7 @@ def spread(objective: Objective, z: np.ndarray, hessian: np.ndarray | None) -> S
     others = np.hstack([unseen[:, ~seen], known @ vectors[:, ~good]])
     lost = np.any(np.abs(others) > _PART, axis=1)
     directions = list((others / size).T)
-    widths = (space.slopes(z) / _widths(space, z))[free]
+    widths = (space.slopes(z) / _sizes(space, z))[free]
     while free.size:
         spreads, axis = np.linalg.eigh(found * np.outer(widths, widths))
         if spreads[-1] <= _WIDE**2:
@@ -88,17 +88,14 @@ def curvature_at(objective: Objective, z: np.ndarray) -> np.ndarray:
     return found
 
 
-def _widths(space: Space, z: np.ndarray) -> np.ndarray:
+def _sizes(space: Space, z: np.ndarray) -> np.ndarray:
     """Return how large bounded numbers are, in their units; infinite for those without a bound."""
-    values = space.values(z, np)
-    parts = []
-    for piece, _ in space:
-        if piece.lower is not None and piece.upper is not None:
-            width = piece.upper - piece.lower
-        elif piece.lower is None and piece.upper is None:
-            width = np.full(piece.start.shape, np.inf)
-        else:
-            bound = piece.upper if piece.lower is None else piece.lower
-            width = np.maximum(np.abs(values[piece.name] - bound), np.abs(piece.start - bound))
-        parts.append(np.ravel(width))
-    return np.concatenate([np.zeros(0), *parts])
+    sizes = []
+    for piece, part in space:
+        width = space.widths[part]
+        if piece.kind == "free":
+            width = np.full(piece.start.size, np.inf)
+        elif piece.kind != "both":
+            width = np.maximum(width, np.exp(z[part]))
+        sizes.append(width)
+    return np.concatenate([np.zeros(0), *sizes])
