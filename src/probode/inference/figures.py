@@ -79,9 +79,9 @@ def _colors(m: int) -> list[str]:
 def _draw_data(
     ax: "Axes", one: Seen, prediction: Prediction, labels: list[str], *, legend: bool
 ) -> None:
-    mean = prediction.mean.reshape(len(prediction.t), -1)
-    std = prediction.std.reshape(mean.shape)
-    matches = mean.shape[1] == one.u.shape[1]
+    matches = len(one.expected) == one.u.shape[1]
+    both = (prediction.mean, prediction.std)
+    mean, std = (x.reshape(len(prediction.t), -1)[:, one.expected] for x in both)
     colors = _colors(one.u.shape[1])
     for i, color in enumerate(colors):
         if matches:

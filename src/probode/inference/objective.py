@@ -25,13 +25,14 @@ from probode.filter.control import PControl
 from probode.filter.solvers import Solver
 from probode.inference.backward import fenrir_rows, plain_rows
 from probode.inference.forward import forward
+from probode.inference.joint import Rows
 from probode.inference.space import Space, Values
 from probode.inference.task import Plan, Task, read_task
 from probode.model.equation import as_equation
 from probode.model.observations import Observations
 from probode.programs.program import Program, trace
 
-WITH_ROWS: dict[str, Callable[[Plan, Task], tuple[Array, Array, Array]]] = {
+WITH_ROWS: dict[str, Callable[[Plan, Task], Rows]] = {
     "fenrir": fenrir_rows,
     "plain": plain_rows,
 }
@@ -256,11 +257,9 @@ class Objective:
         """The log likelihood of each row, datum by datum: ``(rows, data sets, times)``.
 
         Each given those after it (or before it), which matters as much as the solver's uncertainty
-        does: they sum up to the log likelihood. ``None`` for likelihoods that are no such sum, and
-        for data that are not Gaussian.
+        does: they sum up to the log likelihood. ``None`` for likelihoods that are no such sum.
         """
-        gaussian = self.statement.noise is not None or self.statement.data[0].noise is not None
-        if self.plan.kind not in WITH_ROWS or not gaussian:
+        if self.plan.kind not in WITH_ROWS:
             return None
         with double_precision(), one_blas_thread():
             given = self._constants[0], jnp.asarray(z), *self._numbers
@@ -301,7 +300,7 @@ def _at(
         leaves = jax_inside.run(shape.task.jaxpr, constants, z, s, *numbers)
         task = jax.tree.unflatten(shape.tree, leaves)
         if shape.plan.kind in WITH_ROWS:
-            return WITH_ROWS[shape.plan.kind](shape.plan, task)
+            return WITH_ROWS[shape.plan.kind](shape.plan, task)[:3]
         return (*forward(shape.plan, task), None)
 
     if shape.subjects is None:
@@ -344,12 +343,8 @@ def _terms(shape: Shape, constants: Any, z: Array, *numbers: Array) -> Array:
     def one(z: Array, s: Array) -> Array:
         leaves = jax_inside.run(shape.task.jaxpr, constants, z, s, *numbers)
         task: Task = jax.tree.unflatten(shape.tree, leaves)
-        _, succeeded, rows = WITH_ROWS[shape.plan.kind](shape.plan, task)
-        # Whitened residuals and logarithms of pivots: of all data, or of one after the other.
-        white, log_pivot = jnp.split(rows, 2, axis=-1)
-        each = -(0.5 * white**2 + log_pivot + 0.5 * jnp.log(2.0 * jnp.pi))
-        each = jnp.where(task.data.known > 0.0, each.reshape(task.data.known.shape), 0.0)
-        return jnp.where(succeeded, jnp.sum(each, axis=1), -jnp.inf)
+        found = WITH_ROWS[shape.plan.kind](shape.plan, task)
+        return jnp.where(found.succeeded, found.terms, -jnp.inf)
 
     sets = jnp.arange(shape.subjects or 1)
     return jax.lax.map(lambda row: jax.lax.map(lambda s: one(row, s), sets), z)

@@ -134,8 +134,12 @@ class Fit:
 
     @property
     def n_data(self) -> int:
-        """How many numbers were measured."""
-        return int(sum(np.sum(~np.isnan(one.u)) for one in self.objective.statement.data))
+        """How many numbers were measured: a value with its flag is one.
+
+        With a ``log_density`` that is one number for all columns of a datum, these are as many as
+        the components of the solution on which it depends, and no more than the columns.
+        """
+        return int(sum(np.sum(~np.isnan(one.u)) for one in self._seen))
 
     @property
     def aic(self) -> float:
@@ -163,7 +167,10 @@ class Fit:
 
     @property
     def residuals(self) -> Any:
-        """What was measured minus what is expected, ``(K, m)``; of several data sets a list."""
+        """What was measured minus what is expected, ``(K, m)``; of several data sets a list.
+
+        Without columns that are no values, such as the flags of censored ones.
+        """
         found = [one.residuals for one in self._seen]
         return found if self._subjects else found[0]
 
@@ -171,7 +178,8 @@ class Fit:
     def solver_share(self) -> float:
         """How much of the variance of the data is the solver's: mean of ``s² / (s² + σ²)``."""
         shares = np.concatenate([one.share.ravel() for one in self._seen])
-        return float(np.nanmean(shares))
+        known = shares[~np.isnan(shares)]
+        return float(np.mean(known)) if known.size else np.nan
 
     @cached_property
     def warnings(self) -> list[str]:
@@ -308,8 +316,8 @@ class Fit:
         arviz.InferenceData
             ``posterior`` (the parameters as they were named), ``sample_stats`` (``diverging``,
             ``acceptance_rate``, ``total_log_likelihood``, ``log_prior``, ``lp``: the density on the
-            scale without bounds, ...), and with Gaussian data ``log_likelihood``, datum by datum,
-            for ``arviz.loo``. Ctrl-C ends the sampling with the draws made so far.
+            scale without bounds, ...), and with ``"fenrir"`` and ``"plain"`` ``log_likelihood``
+            time by time, for ``arviz.loo``. Ctrl-C ends the sampling with the draws made so far.
         """
         from probode.inference.sampling import sample
 

@@ -30,6 +30,14 @@ _ON_BOUND = 1e-12
 """Distance of a number on its bound, in units of the interval or of the start's distance."""
 
 
+class NoParameter(KeyError):
+    """A ``KeyError`` whose text is a sentence."""
+
+    def __str__(self) -> str:
+        """Without quotes around it."""
+        return str(self.args[0])
+
+
 @jax.tree_util.register_pytree_node_class
 class Values(dict[str, Any]):
     """Values of parameters by name: ``p["rate"]`` or ``p.rate``."""
@@ -41,6 +49,13 @@ class Values(dict[str, Any]):
         except KeyError:
             known = ", ".join(self)
             raise AttributeError(f"there is no parameter {name!r}; there are {known}.") from None
+
+    def __missing__(self, name: Any) -> Any:
+        """Refuse what is not a name."""
+        raise NoParameter(
+            f"there is no parameter {name!r}; parameters go by name, p.{next(iter(self), 'name')} "
+            f"or p[{next(iter(self), 'name')!r}], and there are {', '.join(self)}."
+        )
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], tuple[str, ...]]:
         """Values and names, for JAX."""
