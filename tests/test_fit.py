@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.integrate import solve_ivp as scipy_solve
+from scipy.linalg import expm
 from scipy.optimize import curve_fit, minimize
 from scipy.stats import chi2, nbinom, norm
 from test_compiled_once import compilations
@@ -166,6 +167,93 @@ class TestLinearModel:
         assert found.predict(1.0).mean.shape == ()
 
 
+@pytest.fixture(scope="module")
+def both():
+    """``y' = p, y(0) = 1``, measured with an unknown shift in each of two data sets."""
+    rng = np.random.default_rng(2)
+    sets = [0.7 * TIMES + 1.0 + shift + 0.1 * rng.normal(size=9) for shift in (0.3, -0.5)]
+    return fit(
+        lambda t, y, p: p.slope + 0.0 * y,
+        [(TIMES, u) for u in sets],
+        {"slope": 0.5, "shift": Parameter(0.1, own=True)},
+        y0=1.0,
+        noise=0.1,
+        observe=lambda t, y, p: y + p.shift,
+        **OPTIONS,
+    )
+
+
+class TestPredictionsOfWhatIsObserved:
+    """Variances of a linear model, exact by hand."""
+
+    times = np.array([0.0, 1.0, 5.0])
+
+    def rows(self, s):
+        """Derivatives of ``1 + slope t + shift[s]`` by slope, shift[0] and shift[1]."""
+        return np.stack([self.times, np.full(3, s == 0), np.full(3, s == 1)], axis=1)
+
+    @pytest.mark.parametrize("own", [True, False], ids=["as measured", "the function itself"])
+    def test_its_parameters_are_as_uncertain_there(self, both, own):
+        observe = both.observe if own else lambda t, y, p: y + p.shift
+        for s, prediction in enumerate(both.predict(self.times, observe=observe)):
+            expected = np.sqrt(np.diagonal(self.rows(s) @ both.covariance @ self.rows(s).T))
+            np.testing.assert_allclose(prediction.std, expected, rtol=1e-6)
+            mean = 1.0 + both.estimates["slope"] * self.times + both.estimates["shift"][s]
+            np.testing.assert_allclose(prediction.mean, mean, rtol=1e-9)
+
+    def test_samples_draw_them(self, both):
+        prediction = both.predict(self.times, observe=both.observe, samples=80)[1]
+        # The standard deviation of 80 draws is known to 8 %: bounds at four times that.
+        np.testing.assert_allclose(prediction.samples.std(axis=0), prediction.std, rtol=0.32)
+
+    def test_figures_draw_them(self, both):
+        pytest.importorskip("matplotlib").use("Agg")
+        band = both.plot().axes[0].collections[0].get_paths()[0].vertices
+        at_start = band[np.isclose(band[:, 0], 0.0), 1]
+        error = np.sqrt(both.covariance[1, 1])
+        np.testing.assert_allclose(np.ptp(at_start), 2.0 * 1.96 * error, rtol=1e-3)
+
+    def test_scales_and_logarithms_by_the_delta_method(self, both):
+        s, slope, shift = 0, both.estimates["slope"], both.estimates["shift"]
+
+        def observe(t, y, p):
+            return p.slope * jnp.log(y + p.shift)
+
+        found = both.predict(self.times, observe=observe)[s]
+        level = 1.0 + slope * self.times + shift[s]
+        rows = slope / level[:, None] * self.rows(s)
+        rows[:, 0] += np.log(level)
+        expected = np.sqrt(np.diagonal(rows @ both.covariance @ rows.T))
+        # Differences over half a standard error: to the square of its relative size.
+        np.testing.assert_allclose(found.parameter_std, expected, rtol=1e-3)
+
+
+def test_predictions_know_what_the_data_do_not_tell():
+    """The second component was not measured: its parameters are unknown, and so is it."""
+
+    def f(t, y, p):
+        return jnp.stack([-p.rate * y[0], p.gain * y[0] - y[1]])
+
+    parameters = {"rate": (0.5, 0.0), "gain": 1.0}
+    options = {"y0": [2.0, 0.0], "noise": 0.05, "observe": lambda y: y[0], **OPTIONS}
+    found = fit(f, (TIMES, VALUES), parameters, **options)
+    assert found.estimates["gain"] == 1.0
+    std = found.predict([1.0, 2.0]).std
+    assert np.all(np.isinf(std[:, 1])) and np.all(std[:, 0] < 0.05)
+    with pytest.raises(ValueError, match="what the data do not determine, gain"):
+        found.predict([1.0], samples=2)
+    assert np.all(np.isfinite(found.predict([1.0], samples=2, observe=found.observe).samples))
+
+
+def test_there_is_no_prediction_beyond_a_solution():
+    """``y' = r y²`` is infinite at ``2 / r``."""
+    u = 1.0 / (2.0 - 0.6 * TIMES[:5])
+    options = {**OPTIONS, "max_steps": 300}
+    found = fit(blows_up, (TIMES[:5], u), {"rate": 0.5}, y0=0.5, noise=0.02, **options)
+    with pytest.raises(ValueError, match="no solution beyond t"):
+        found.predict([1.0, 3.4])
+
+
 def test_a_fixed_parameter_stays():
     found = fitted({"rate": (0.5, 0.0), "start": Parameter(2.0, fixed=True)})
     assert found.estimates["start"] == 2.0
@@ -183,6 +271,113 @@ def test_a_parameter_at_its_bound_is_said_to_be_there():
     assert np.isnan(found.standard_errors["rate"])
     alone = NOISE / np.sqrt(np.sum(exact(TIMES, 0.7, 1.0) ** 2))
     assert abs(found.standard_errors["start"] / alone - 1.0) < 1e-2
+
+
+class TestUndetermined:
+    """Numbers of which the data tell nothing stay at their starts and are named."""
+
+    def parts(self, f, parameters, values=VALUES, **options):
+        return fit(f, (TIMES, values), parameters, noise=NOISE, **{"y0": 2.0, **OPTIONS, **options})
+
+    @pytest.mark.parametrize("idle", [1.0, (1.0, 0.0), (1.0, 0.5, 8.0)])
+    def test_one_that_is_never_read(self, idle):
+        found = fitted({"rate": (0.5, 0.0), "start": 1.5, "idle": idle})
+        assert abs(found.estimates["idle"] - 1.0) < 1e-12 and found.success
+        (warning,) = found.warnings
+        assert "these data: idle." in warning
+        assert np.isinf(found.standard_errors["idle"])
+
+    @pytest.mark.parametrize("control", [CONTROL, PIControl(1e-3, 1e-3)])
+    def test_those_of_a_component_that_was_not_measured(self, control):
+        """EK1 carries a trace of them, of the size of its error, into the one that was."""
+
+        def f(t, y, p):
+            return jnp.stack([-p.a * y[0], p.b * y[0] - p.c * y[1]])
+
+        options = {"y0": [2.0, 0.0], "observe": lambda y: y[0], "solver": EK1(3)}
+        parameters = {"a": 1.0, "b": (1.0, 0.0), "c": (1.0, 0.0)}
+        found = self.parts(f, parameters, control=control, **options)
+        assert found.success
+        assert (found.estimates["b"], found.estimates["c"]) == (1.0, 1.0)
+        assert any("these data: b, c." in one for one in found.warnings)
+
+    def test_factors_of_a_product(self):
+        """The product is known as well as if it were one number, and so are predictions."""
+        found = self.parts(lambda t, y, p: -p.a * p.b * y, {"a": 1.0, "b": 0.2})
+        alone = self.parts(decay, {"rate": 0.2})
+        assert any("these data: a, b." in one for one in found.warnings)
+        product = found.estimates["a"] * found.estimates["b"]
+        error = alone.standard_errors["rate"]
+        assert abs(product - alone.estimates["rate"]) < 2e-3 * error
+        both = (one.predict([1.0]).std for one in (found, alone))
+        np.testing.assert_allclose(next(both), next(both), rtol=1e-2)
+
+    def test_one_without_a_finite_best_value(self):
+        """The decay is that of ``K = ∞``; the other number is as certain as if that were known."""
+        values = exact(TIMES, RATE, START)
+        parameters = {"v": 1.0, "K": (1.0, 0.0)}
+        found = self.parts(lambda t, y, p: -p.v * y / (1.0 + y / p.K), parameters, values)
+        alone = self.parts(decay, {"rate": 0.5}, values)
+        assert found.success and any("these data: K." in one for one in found.warnings)
+        error = found.standard_errors["v"] / alone.standard_errors["rate"]
+        assert abs(error - 1.0) < 2e-2
+
+    def test_a_plateau_is_left(self):
+        """At its start the solution is over before the second datum, whatever is changed."""
+        found = self.parts(lambda t, y, p: -1e5 * p.k * y, {"k": (1.0, 0.0)}, solver=EK1(3))
+        assert abs(found.estimates["k"] * 1e5 - RATE) < 0.1
+
+
+class TestBounds:
+    """A maximum on a bound, or near to one."""
+
+    @pytest.mark.parametrize(
+        "bounds", [(0.5, 0.0, 0.7), (0.5, None, 0.7), (0.699999, 0.0, 0.7), (0.5, 1e-6, 0.7)]
+    )
+    def test_the_others_are_best_there(self, bounds):
+        """The noise is a tenth of the misfit: a step across would gain very much."""
+        found = fitted({"rate": bounds, "start": (1.5, 0.0)}, noise=NOISE / 10.0)
+        shape = exact(TIMES, 0.7, 1.0)
+        best = (shape @ VALUES) / (shape @ shape)
+        assert found.success and found.message == "converged"
+        assert abs(found.estimates["rate"] - 0.7) < 1e-9
+        assert abs(found.estimates["start"] - best) < 2e-3 * found.standard_errors["start"]
+        assert found.warnings == ["rate is at its upper bound"]
+
+    def test_one_near_to_it_is_let_go(self):
+        found = fitted({"rate": (0.7000001, 0.7, 3.0), "start": (1.5, 0.0)})
+        alone = fitted()
+        assert abs(found.estimates["rate"] / alone.estimates["rate"] - 1.0) < 1e-3
+        assert found.warnings == []
+
+    def test_a_small_number_is_not_at_its_bound(self):
+        """A rate of 8e-6, whose bound is zero and whose start is 1."""
+        found = fitted({"rate": (1.0, 0.0), "start": 1.5}, (TIMES * 1e5, VALUES), solver=EK1(3))
+        assert found.warnings == []
+        assert abs(found.estimates["rate"] * 1e5 - fitted().estimates["rate"]) < 1e-4
+
+    def test_two_bounds_of_correlated_numbers(self):
+        """One is on its bound, the other is not, whichever the search meets first."""
+
+        def f(t, y, p):
+            flow = p.k1 * y[0] - p.k2 * y[1]
+            return jnp.stack([-flow, flow - p.k3 * y[1]])
+
+        # The exact solution with k3 < 0: the second component grows from nothing.
+        rates = np.array([[-0.8, 0.3], [0.8, -0.25]])
+        u = np.stack([expm(rates * t) @ [2.0, 0.0] for t in TIMES])
+        parameters = dict.fromkeys(("k1", "k2", "k3"), (0.5, 0.0, 10.0))
+        found = fit(f, (TIMES, u), parameters, y0=[2.0, 0.0], noise=NOISE, **OPTIONS)
+        best = fit(
+            f,
+            (TIMES, u),
+            {**parameters, "k3": Parameter(0.0, fixed=True)},
+            y0=[2.0, 0.0],
+            noise=NOISE,
+            **OPTIONS,
+        )
+        assert found.success and found.warnings == ["k3 is at its lower bound"]
+        assert abs(found.log_likelihood - best.log_likelihood) < 1e-5
 
 
 def test_what_the_data_do_not_tell_is_named():
@@ -218,6 +413,21 @@ def test_several_starts_find_the_best_of_several_maxima():
     assert abs(many.estimates["w"] - 3.0) < 0.05
     assert len(many.starts) == 6 and many.starts[0]["start"]["w"] == pytest.approx(7.0)
     assert max(one["value"] for one in many.starts) == many.log_likelihood
+
+
+def test_a_start_without_a_solution_is_passed_over():
+    u = 1.0 / (0.3 + 0.2 * np.exp(TIMES))  # the solution for rate = 0.3
+    options = {**OPTIONS, "max_steps": 300, "noise": NOISE, "y0": 2.0}
+    many = fit(
+        lambda t, y, p: p.rate * y**2 - y,
+        (TIMES, u),
+        {"rate": (5.0, 0.0, 10.0)},
+        starts=3,
+        **options,
+    )
+    assert abs(many.estimates["rate"] - 0.3) < 1e-3
+    assert len(many.starts) == 3 and many.starts[0]["value"] == -np.inf
+    assert "no solution at the start" in many.starts[0]["message"]
 
 
 def test_starts_may_be_given():
@@ -349,6 +559,57 @@ def test_counts():
     # Canonical link: the Hessian is the information. Parameters: rate and log start.
     cov = np.linalg.inv(information) * np.outer([1.0, start], [1.0, start])
     np.testing.assert_allclose(found.covariance, cov, rtol=5e-3)
+
+
+class TestCensored:
+    """Values below .6 are known to be there only: two columns, a value and a flag."""
+
+    flags = VALUES < 0.6
+    table = np.stack([np.maximum(VALUES, 0.6), flags], axis=1)
+
+    @staticmethod
+    def log_density(u, y):
+        below = jax.scipy.stats.norm.logcdf(u[0], y, NOISE)
+        return jnp.where(u[1] > 0.0, below, jax.scipy.stats.norm.logpdf(u[0], y, NOISE))
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def censored(cls):
+        return fitted(data=(TIMES, cls.table), noise=None, log_density=cls.log_density)
+
+    def terms(self, rate, start):
+        mean, limit = exact(TIMES, rate, start), self.table[:, 0]
+        return np.where(
+            self.flags, norm.logcdf(limit, mean, NOISE), norm.logpdf(limit, mean, NOISE)
+        )
+
+    def test_estimates(self, censored):
+        best = minimize(lambda x: -self.terms(*x).sum(), [RATE, START], tol=1e-10)
+        found = np.array([censored.estimates["rate"], censored.estimates["start"]])
+        assert np.all(np.abs(found - best.x) < 2e-3 * np.sqrt(np.diagonal(censored.covariance)))
+
+    def test_a_value_with_its_flag_is_one_datum(self, censored):
+        assert censored.n_data == 9
+        assert abs(censored.bic - (2.0 * np.log(9.0) - 2.0 * censored.log_likelihood)) < 1e-9
+
+    def test_residuals_are_those_of_the_values(self, censored):
+        expected = self.table[:, :1] - exact(TIMES, *censored.estimates.values())[:, None]
+        np.testing.assert_allclose(censored.residuals, expected, atol=1e-6)
+        swapped = fitted(
+            data=(TIMES, self.table[:, ::-1]),
+            noise=None,
+            log_density=lambda u, y: self.log_density(u[::-1], y),
+        )
+        np.testing.assert_allclose(swapped.residuals, censored.residuals, atol=1e-6)
+
+    def test_the_log_likelihood_time_by_time(self, censored):
+        terms = censored.objective.terms(censored.z[None])[0, 0]
+        expected = self.terms(*censored.estimates.values())
+        np.testing.assert_allclose(terms, expected, atol=1e-5)
+
+    def test_its_figure(self, censored):
+        pytest.importorskip("matplotlib").use("Agg")
+        assert len(censored.plot().axes[0].lines) >= 2
 
 
 @pytest.mark.parametrize("method", ["plain", pytest.param("fenrir", marks=pytest.mark.slow)])
@@ -581,6 +842,7 @@ def blows_up(t, y, p):
         (lambda: fitted(noise=lambda p: -p.rate), "noise must be positive"),
         (lambda: fitted(data=Observations(TIMES, VALUES, 0.1)), "noise is given twice"),
         (lambda: fitted(data=VALUES), "data must be Observations"),
+        (lambda: fitted(data=(TIMES, VALUES * np.nan)), "all values u are nan"),
         (lambda: fitted(data=(TIMES + 1.0, VALUES)), "at which time is the solution y0"),
         (lambda: fitted(t_span=(0.5, 3.0)), "before the solution does"),
         (lambda: fitted(t_span=(0.0, 2.0)), "data end at t = 3"),
@@ -607,5 +869,7 @@ def test_a_start_without_a_solution_is_named():
 def test_names_that_are_not_there(found):
     with pytest.raises(ValueError, match="'speed' was not fitted"):
         found.profile("speed")
+    with pytest.raises(KeyError, match="no parameter 0; parameters go by name"):
+        fit(lambda t, y, p: -p[0] * y, (TIMES, VALUES), {"rate": 1.0}, y0=1.0, noise=0.1)
     with pytest.raises(AttributeError, match="no parameter 'speed'"):
         fit(lambda t, y, p: -p.speed * y, (TIMES, VALUES), {"rate": 1.0}, y0=1.0, noise=0.1)

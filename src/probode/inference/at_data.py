@@ -16,7 +16,10 @@ from probode.posterior.posterior import Posterior
 
 
 class Seen(NamedTuple):
-    """Data as seen from the solution; all ``(K, m)``, ``nan`` where nothing was measured."""
+    """Data as seen from the solution; all ``(K, m)``, ``nan`` where nothing was measured.
+
+    ``m`` counts values: flags, weights and other columns that ``log_density`` reads are left out.
+    """
 
     t: np.ndarray
     u: np.ndarray
@@ -26,6 +29,8 @@ class Seen(NamedTuple):
     """Standard deviations of the data (of other densities: from their curvature)."""
     solver: np.ndarray
     """Standard deviations of the solver's error."""
+    expected: np.ndarray
+    """Which components of what ``observe`` returns belong to the columns."""
 
     @property
     def share(self) -> np.ndarray:
@@ -51,13 +56,67 @@ def seen(objective: Objective, z: np.ndarray, s: int, posterior: Posterior) -> S
         bound = data.bound(jnp.asarray(problem["t_span"][0], float), y0)
         found = _sites(bound, jnp.asarray(mean), jnp.asarray(cov))
     u = np.asarray(data.u)
-    expected, noise, solver = (np.asarray(x) for x in found)
-    if noise.shape != u.shape:  # the density is not of the components one by one
-        noise = solver = np.full(u.shape, np.nan)
-        expected = np.full(u.shape, np.nan) if expected.shape != u.shape else expected
+    values = tuple(np.asarray(x) for x in found)
+    if bound.density is None:
+        columns = components = np.arange(u.shape[1])
+    else:
+        columns, components, joint = _pairs(bound, u, values[0])
+        if joint:  # a datum without one of its columns is left out as a whole
+            u = np.where(np.any(np.isnan(u), axis=1, keepdims=True), np.nan, u)
+    u = u[:, columns]
+    if len(components) == len(columns):
+        expected, noise, solver = (x[:, components] for x in values)
+    else:  # the density is not of the components one by one
+        expected = noise = solver = np.full(u.shape, np.nan)
     lost = np.isnan(u)
-    hidden = [np.where(lost, np.nan, x) for x in (u - expected, noise, solver)]
-    return Seen(np.asarray(data.t), u, *hidden)
+    rest, noise, solver = (np.where(lost, np.nan, x) for x in (u - expected, noise, solver))
+    return Seen(np.asarray(data.t), u, rest, noise, solver, components)
+
+
+def _pairs(data: Data, u: np.ndarray, eta: np.ndarray) -> tuple[np.ndarray, np.ndarray, bool]:
+    """Columns of ``u`` that are values, and the components of ``η`` that they are values of.
+
+    Also whether the density is one number for all columns. Then the components are those on which
+    it depends, and the values are the columns on which it does, as many as there are components:
+    it is compared with flags, and multiplied by them, which are 0 and 1.
+    """
+    density = data.density
+    assert density is not None
+    m = u.shape[1]
+    with double_precision():
+        size, by_u, by_eta = _slopes(data, jnp.asarray(eta))
+    columns, components = np.arange(m), np.arange(eta.shape[1])
+    if m > 1 and int(size) == m:
+        return columns, components, False
+    components = components[np.any(np.asarray(by_eta) != 0.0, axis=0)]
+    if len(components) >= m:
+        return columns, components, True
+    flags = np.all(np.isin(u, (0.0, 1.0)) | np.isnan(u), axis=0)
+    matters = np.any(np.asarray(by_u) != 0.0, axis=0)
+    likely = np.argsort(2 * ~matters + flags, stable=True)
+    return np.sort(likely[: len(components)]), components, True
+
+
+@compiled()
+def _slopes(data: Data, eta: Array) -> tuple[Array, Array, Array]:
+    """How many numbers the density is, and whether these depend on ``u`` and ``η``."""
+    density = data.density
+    assert density is not None
+    program = density
+
+    def one(u: Array, known: Array, eta: Array) -> tuple[Array, Array]:
+        def value(u: Array, eta: Array) -> Array:
+            return jnp.sum(program(data.constants, u, eta))
+
+        slopes = jax.grad(value, argnums=(0, 1))
+        # A slope may vanish at a maximum: then the one of the slope does not.
+        bends = jax.jacfwd(lambda eta: slopes(u, eta)[1])(eta)
+        by_u, by_eta = slopes(u, eta)
+        whole = jnp.min(known) > 0.0
+        return whole & (by_u != 0.0), whole & ((by_eta != 0.0) | jnp.any(bends != 0.0, axis=0))
+
+    size = jnp.asarray(jax.eval_shape(lambda: program(data.constants, data.u[0], eta[0])).size)
+    return size, *jax.vmap(one)(data.u, data.known, eta)
 
 
 @compiled()

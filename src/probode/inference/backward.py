@@ -25,6 +25,7 @@ from probode.filter.step import Method, State
 from probode.global_error.beside import Beside
 from probode.global_error.schemes import scheme_for
 from probode.inference.joint import (
+    Rows,
     contributions,
     from_joint_covariance,
     rows_of_joint_covariance,
@@ -43,7 +44,7 @@ def fenrir(plan: Plan, task: Task) -> tuple[Array, Array]:
     return fenrir_rows(plan, task)[:2] if found is None else found
 
 
-def fenrir_rows(plan: Plan, task: Task) -> tuple[Array, Array, Array]:
+def fenrir_rows(plan: Plan, task: Task) -> Rows:
     """The same, and what it is made of: ``w`` and ``log F`` of ``S = FᵀF``, ``r = Fᵀw``.
 
     ``log p = -½ Σ w² - Σ log F + ...``: the sum of the squares of the derivatives of both is an
@@ -76,8 +77,7 @@ def fenrir_rows(plan: Plan, task: Task) -> tuple[Array, Array, Array]:
         mean = filtered + jax.lax.stop_gradient(center - filtered)
     scale = jnp.broadcast_to(scale, mean.shape)
 
-    def body(carry: tuple[State, Array], k: Array) -> tuple[tuple[State, Array], Array]:
-        right, total = carry
+    def body(right: State, k: Array) -> tuple[State, tuple[Array, Array]]:
         kernel = jax.tree.map(lambda x: x[k], kept.kernels)
         left = _through(method, kernel, right, kept, k)
         columns = known_columns(thick, left.factor, left.h)
@@ -89,18 +89,18 @@ def fenrir_rows(plan: Plan, task: Task) -> tuple[Array, Array, Array]:
         update = gaussian.condition(left.factor, columns @ seen.T, z[:, None], noise)
         gain = method.prior.coordinates(left.h)[:, None]
         after = left.mean - gain * thick.structure.join(update.correction)
-        total = total + site.offset + log_whitened(update.whitened[:, 0], update.pivots)
+        term = site.offset + log_whitened(update.whitened[:, 0], update.pivots)
         if data.density is not None:
             rows = data.information(k, mean[k], scale[k] * std[k])
         else:
             rows = contributions(update.whitened[:, 0], update.pivots)
-        return (State(left.t, left.h, after, update.factor, left.drift), total), rows
+        return State(left.t, left.h, after, update.factor, left.drift), (rows, term)
 
     end = kept.solve.state
     last = replace(method.constant(end), factor=widened(method, method.constant(end.factor)))
     indices = jnp.arange(data.t.shape[0])
-    (_, total), rows = jax.lax.scan(body, (last, jnp.zeros(())), indices, reverse=True)
-    return total, succeeded(task, kept), rows
+    _, (rows, terms) = jax.lax.scan(body, last, indices, reverse=True)
+    return Rows(jnp.sum(terms), succeeded(task, kept), rows, terms)
 
 
 def _through(method: Method, kernel: Kernel, right: State, kept: Saving, k: Any) -> State:
@@ -122,7 +122,7 @@ def plain(plan: Plan, task: Task) -> tuple[Array, Array]:
     return plain_rows(plan, task)[:2]
 
 
-def plain_rows(plan: Plan, task: Task) -> tuple[Array, Array, Array]:
+def plain_rows(plan: Plan, task: Task) -> Rows:
     """The same, and what it is made of, as in :func:`fenrir_rows`."""
     mean, succeeded = filtered_means(plan, task)
     indices = jnp.arange(mean.shape[0])
@@ -135,4 +135,4 @@ def plain_rows(plan: Plan, task: Task) -> tuple[Array, Array, Array]:
         white = jax.scipy.linalg.solve_triangular(site.noise, site.z, trans=1)
         return contributions(white, jnp.diagonal(site.noise))
 
-    return jnp.sum(terms), succeeded, jax.vmap(row)(indices, mean)
+    return Rows(jnp.sum(terms), succeeded, jax.vmap(row)(indices, mean), terms)

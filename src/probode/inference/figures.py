@@ -67,10 +67,9 @@ def figure(fit: "Fit", names: Sequence[str] | None, title: str | None) -> "Figur
 
 def _prediction(fit: "Fit", s: int, t: np.ndarray) -> Prediction:
     """Of what was measured, with all its uncertainty that is known."""
-    spread, _ = fit._spread
-    observe = fit.observed(s)
-    known = spread if np.all(np.isfinite(spread)) else np.zeros_like(spread)
-    return predict(fit.objective, fit.z, known, s, fit._posteriors[s], t, observe, 0, 0)
+    return predict(
+        fit.objective, fit.z, fit._spread, s, fit._posteriors[s], t, fit.observed(s), 0, 0
+    )
 
 
 def _colors(m: int) -> list[str]:
@@ -80,9 +79,9 @@ def _colors(m: int) -> list[str]:
 def _draw_data(
     ax: "Axes", one: Seen, prediction: Prediction, labels: list[str], *, legend: bool
 ) -> None:
-    mean = prediction.mean.reshape(len(prediction.t), -1)
-    std = prediction.std.reshape(mean.shape)
-    matches = mean.shape[1] == one.u.shape[1]
+    matches = len(one.expected) == one.u.shape[1]
+    both = (prediction.mean, prediction.std)
+    mean, std = (x.reshape(len(prediction.t), -1)[:, one.expected] for x in both)
     colors = _colors(one.u.shape[1])
     for i, color in enumerate(colors):
         if matches:

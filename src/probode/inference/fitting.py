@@ -196,10 +196,7 @@ def _starts(
     Data lead away from where there is none.
     """
     if isinstance(given, int):
-        first = objective.space.start()
-        if shooting is None:
-            _check_start(objective, first)
-        return drawn_starts(objective, first, given, seed)
+        given = drawn_starts(objective, objective.space.start(), given, seed)
     if shooting is None and not any(objective.look(z).value > -np.inf for z in given):
         _check_start(objective, given[0])
     return given

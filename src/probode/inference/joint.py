@@ -64,7 +64,7 @@ class Joint(NamedTuple):
 
     z: Float[Array, " m"]
     covariance: Float[Array, "m m"]
-    offset: Array
+    offset: Float[Array, " K"]
     succeeded: Array
     information: Array | None
     """Of data that are not Gaussian: see :meth:`probode.model.observations.Data.information`."""
@@ -75,10 +75,21 @@ def from_joint_covariance(plan: Plan, task: Task) -> tuple[Array, Array] | None:
     joint = _joint(plan, task)
     if joint is None:
         return None
-    return joint.offset + log_normal(joint.z, joint.covariance), joint.succeeded
+    return jnp.sum(joint.offset) + log_normal(joint.z, joint.covariance), joint.succeeded
 
 
-def rows_of_joint_covariance(plan: Plan, task: Task) -> tuple[Array, Array, Array] | None:
+class Rows(NamedTuple):
+    """A log likelihood and what it is made of."""
+
+    total: Array
+    succeeded: Array
+    rows: Array
+    """Derivatives of these give an estimate of the negative Hessian of the total."""
+    terms: Float[Array, " K"]
+    """Of each time, given those that come later (or earlier): they sum up to the total."""
+
+
+def rows_of_joint_covariance(plan: Plan, task: Task) -> Rows | None:
     """The same, and what it is made of: see :func:`probode.inference.backward.fenrir_rows`."""
     joint = _joint(plan, task)
     if joint is None:
@@ -86,10 +97,11 @@ def rows_of_joint_covariance(plan: Plan, task: Task) -> tuple[Array, Array, Arra
     factor = jnp.linalg.cholesky(joint.covariance)
     white = jax.scipy.linalg.solve_triangular(factor, joint.z, lower=True)
     pivots = jnp.diagonal(factor)
-    total = joint.offset + log_whitened(white, pivots)
-    if joint.information is not None:
-        return total, joint.succeeded, joint.information
-    return total, joint.succeeded, contributions(white, pivots)
+    total = jnp.sum(joint.offset) + log_whitened(white, pivots)
+    each = (x.reshape(joint.offset.shape[0], -1) for x in (white, pivots))
+    terms = joint.offset + jax.vmap(log_whitened)(*each)
+    rows = contributions(white, pivots) if joint.information is None else joint.information
+    return Rows(total, joint.succeeded, rows, terms)
 
 
 def contributions(white: Array, pivots: Array) -> Array:
@@ -124,11 +136,11 @@ def _joint(plan: Plan, task: Task) -> Joint | None:
     joint = joint + noise[:, :, None] * np.eye(count)[:, None, :, None]
     size = count * data.width
     succeeded = task.inside & (found.reached == count)
-    offset = jnp.sum(sites.offset)
     information = None
     if data.density is not None:
         information = jax.vmap(data.information)(jnp.arange(count), mean, scale / spread * std)
-    return Joint(sites.z.reshape(-1), joint.reshape(size, size), offset, succeeded, information)
+    covariance = joint.reshape(size, size)
+    return Joint(sites.z.reshape(-1), covariance, sites.offset, succeeded, information)
 
 
 def _expanded(method: Method, blocks: Array, count: int) -> Float[Array, "K d K d"]:

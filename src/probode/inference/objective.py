@@ -7,6 +7,7 @@ each parameter, in one pass.
 """
 
 from collections.abc import Callable
+from functools import partial
 from inspect import Parameter as Argument
 from inspect import signature
 from typing import Any, NamedTuple
@@ -24,13 +25,14 @@ from probode.filter.control import PControl
 from probode.filter.solvers import Solver
 from probode.inference.backward import fenrir_rows, plain_rows
 from probode.inference.forward import forward
+from probode.inference.joint import Rows
 from probode.inference.space import Space, Values
 from probode.inference.task import Plan, Task, read_task
 from probode.model.equation import as_equation
 from probode.model.observations import Observations
 from probode.programs.program import Program, trace
 
-WITH_ROWS: dict[str, Callable[[Plan, Task], tuple[Array, Array, Array]]] = {
+WITH_ROWS: dict[str, Callable[[Plan, Task], Rows]] = {
     "fenrir": fenrir_rows,
     "plain": plain_rows,
 }
@@ -110,9 +112,9 @@ class Statement(NamedTuple):
         order = as_equation(self.f).order
         observe, density = self.data[0].observe, self.data[0].log_density
         if self.observe is not None:
-            observe = _with_parameters(self.observe, order + 1, p)
+            observe = with_parameters(self.observe, order + 1, p, "observe")
         if self.log_density is not None:
-            density = _with_parameters(self.log_density, 2, p)
+            density = with_parameters(self.log_density, 2, p, "log_density")
         t, u = given["t"][s], given["u"][s]
         if self.noise is not None:
             u = u[:, 0] if u.shape[1] == 1 else u
@@ -142,8 +144,10 @@ class Statement(NamedTuple):
         }
 
 
-def _with_parameters(function: Callable[..., Any], count: int, p: Values) -> Callable[..., Any]:
-    """``function(..., p)`` as one without ``p``; one of at most ``count`` arguments has none."""
+def with_parameters(
+    function: Callable[..., Any], count: int, p: Values, name: str
+) -> Callable[..., Any]:
+    """Return ``function(..., p)`` as one without ``p``; one of at most ``count`` has none."""
     try:
         arguments = signature(function).parameters.values()
     except (TypeError, ValueError):  # written in C
@@ -152,9 +156,12 @@ def _with_parameters(function: Callable[..., Any], count: int, p: Values) -> Cal
     places = [a for a in arguments if a.kind in kinds and a.default is Argument.empty]
     if len(places) <= count:
         return function
-    if count == 2:
-        return lambda t, y: function(t, y, p)
-    return lambda t, y, v: function(t, y, v, p)
+    if len(places) > count + 1:
+        raise TypeError(
+            f"{name} takes at most {count + 1} arguments, the last one being the parameters, got a "
+            f"function of {', '.join(a.name for a in places)}."
+        )
+    return partial(function, **{places[count].name: p})
 
 
 class Objective:
@@ -250,11 +257,9 @@ class Objective:
         """The log likelihood of each row, datum by datum: ``(rows, data sets, times)``.
 
         Each given those after it (or before it), which matters as much as the solver's uncertainty
-        does: they sum up to the log likelihood. ``None`` for likelihoods that are no such sum, and
-        for data that are not Gaussian.
+        does: they sum up to the log likelihood. ``None`` for likelihoods that are no such sum.
         """
-        gaussian = self.statement.noise is not None or self.statement.data[0].noise is not None
-        if self.plan.kind not in WITH_ROWS or not gaussian:
+        if self.plan.kind not in WITH_ROWS:
             return None
         with double_precision(), one_blas_thread():
             given = self._constants[0], jnp.asarray(z), *self._numbers
@@ -295,7 +300,7 @@ def _at(
         leaves = jax_inside.run(shape.task.jaxpr, constants, z, s, *numbers)
         task = jax.tree.unflatten(shape.tree, leaves)
         if shape.plan.kind in WITH_ROWS:
-            return WITH_ROWS[shape.plan.kind](shape.plan, task)
+            return WITH_ROWS[shape.plan.kind](shape.plan, task)[:3]
         return (*forward(shape.plan, task), None)
 
     if shape.subjects is None:
@@ -338,12 +343,8 @@ def _terms(shape: Shape, constants: Any, z: Array, *numbers: Array) -> Array:
     def one(z: Array, s: Array) -> Array:
         leaves = jax_inside.run(shape.task.jaxpr, constants, z, s, *numbers)
         task: Task = jax.tree.unflatten(shape.tree, leaves)
-        _, succeeded, rows = WITH_ROWS[shape.plan.kind](shape.plan, task)
-        # Whitened residuals and logarithms of pivots: of all data, or of one after the other.
-        white, log_pivot = jnp.split(rows, 2, axis=-1)
-        each = -(0.5 * white**2 + log_pivot + 0.5 * jnp.log(2.0 * jnp.pi))
-        each = jnp.where(task.data.known > 0.0, each.reshape(task.data.known.shape), 0.0)
-        return jnp.where(succeeded, jnp.sum(each, axis=1), -jnp.inf)
+        found = WITH_ROWS[shape.plan.kind](shape.plan, task)
+        return jnp.where(found.succeeded, found.terms, -jnp.inf)
 
     sets = jnp.arange(shape.subjects or 1)
     return jax.lax.map(lambda row: jax.lax.map(lambda s: one(row, s), sets), z)

@@ -8,6 +8,11 @@ BFGS.
 Whether a maximum was reached is asked in units of the log likelihood: ``½ gᵀ C⁻¹ g``, what a step
 of Newton's method would still gain. At 1e-6 the estimates are a thousandth of a standard error
 away.
+
+A bound is infinitely far away in the coordinates of the search. A number that Newton's method in
+the parameters themselves would take across its bound is put on it and held there while the others
+are searched, and let go if the slope then points inside (conditions of Karush, Kuhn and Tucker).
+Directions in which the data cannot change their mind are left as they are at the start.
 """
 
 import warnings
@@ -17,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.optimize import minimize
 
+from probode.inference.axes import SEEN, Axes
 from probode.inference.objective import Look, Objective
 
 ENOUGH = 1e-6
@@ -25,7 +31,15 @@ GOOD = 1e-3
 """The same where the objective is too rough to get closer: 4 % of a standard error."""
 _NO_GAIN = 6
 """Rejected steps in a row after which the objective is too rough to get on."""
-_SINGULAR = 1e-12
+_FARTHER = 1e6
+"""A long way in ``z`` during a search, for numbers without bounds: starts may be much too small."""
+_LEAPS, _BETTER = (1.0, 3.0, 10.0), 1.0
+"""Steps in ``z`` from where a number changes nothing, and what has to be gained by one."""
+_ROUNDS = 4
+"""Searches for each number: held or let go, it is looked at again."""
+_NEAR, _NEARER = 0.1, 0.01
+"""Shares of an interval, or of the distance at the start, that are near to a bound: where a search
+has ended, and where it is worth stopping."""
 
 
 class Optimum(NamedTuple):
@@ -56,6 +70,10 @@ class _Search:
         self.best_look = objective.look(self.full)
         self.iterations, self.without_gain = 0, 0
         self.seen = self.best_look.value
+        self.refused, self.wait = 0, 0
+        """How often the objective did not allow to hold numbers, and the iteration to try again."""
+        self.stopped = False
+        """Whether the last search was stopped in order to hold numbers on their bounds."""
 
     def look(self, part: np.ndarray) -> Look:
         z = self.full.copy()
@@ -71,45 +89,172 @@ class _Search:
         return -self.look(part).value
 
     def gradient(self, part: np.ndarray) -> np.ndarray:
-        return -self.look(part).gradient[self.free]
+        look = self.look(part)
+        if look.curvature is None:
+            return -look.gradient[self.free]
+        return -self._known(look, part)[0]
 
     def curvature(self, part: np.ndarray) -> np.ndarray:
-        found = self.look(part).curvature
-        assert found is not None
-        return found[np.ix_(self.free, self.free)]
+        return self._known(self.look(part), part)[1]
+
+    def _known(self, look: Look, part: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Gradient and curvature without the directions that the data do not determine.
+
+        There the gradient is made of rounding, and a step of any length would follow.
+        """
+        assert look.curvature is not None
+        curvature = look.curvature[np.ix_(self.free, self.free)]
+        axes = Axes.of(curvature, self._way(part))
+        stiff = float(np.mean(np.diagonal(curvature))) or 1.0
+        rest = np.linalg.qr(axes.unknown)[0]
+        slope = axes.size * (
+            axes.vectors @ (axes.vectors.T @ (look.gradient[self.free] / axes.size))
+        )
+        return slope, axes.curvature() + stiff * rest @ rest.T
+
+    def _way(self, part: np.ndarray) -> np.ndarray:
+        """How far a number may be from here, if its start may be much too small."""
+        z = np.where(self.free, 0.0, self.full)
+        z[self.free] = part
+        return self.objective.space.way(z, _FARTHER)[self.free]
 
     def left(self, inverse: np.ndarray | None = None) -> float:
-        """What a step of Newton's method from the best place would gain."""
+        """What a step of Newton's method from the best place would gain, if it is not too long."""
         g = self.best_look.gradient[self.free]
         if inverse is not None:
             return float(0.5 * g @ inverse @ g)
         if self.best_look.curvature is None:
             return np.inf
-        # Near a bound x - bound = exp(z) has hardly any curvature: at most |g| is left there.
-        bounded = (self.objective.space.at_bound(self.best) != 0) & self.free
-        inside = self.free & ~bounded
-        curvature = self.best_look.curvature[np.ix_(inside, inside)]
-        rest = float(np.sum(np.abs(self.best_look.gradient[bounded])))
-        return rest + gain(self.best_look.gradient[inside], curvature)
+        curvature = self.best_look.curvature[np.ix_(self.free, self.free)]
+        space = self.objective.space
+        axes = Axes.of(curvature, space.way(self.best)[self.free])
+        return axes.gain(g, *(way[self.free] for way in space.ways(self.best)))
+
+    def _inside(self, share: float = _NEAR) -> tuple[np.ndarray, np.ndarray]:
+        """Bounds that are near (-1, 1, else 0), and slopes of the objective towards these."""
+        space = self.objective.space
+        sides = space.at_bound(self.best, share)
+        slopes = space.slopes(self.best)
+        with np.errstate(all="ignore"):
+            towards = np.where(sides != 0, sides * self.best_look.gradient / slopes, 0.0)
+        return sides, towards
+
+    def pressing(self, share: float = _NEAR) -> np.ndarray:
+        """Bounds across which a step of Newton's method in the parameters would lead."""
+        sides, towards = self._inside(share)
+        near = (sides != 0) & self.free & (towards > 0.0)
+        curvature = self.best_look.curvature
+        if not np.any(near) or curvature is None:
+            return np.where(near, sides, 0)
+        part = self.best[self.free]
+        axes = Axes.of(curvature[np.ix_(self.free, self.free)], self._way(part))
+        step = np.zeros(len(self.best))
+        step[self.free] = axes.newton(self.best_look.gradient[self.free])
+        space = self.objective.space
+        distance = np.abs(space.flat(self.best) - space.flat(space.on_bound(self.best, sides)))
+        across = sides * space.slopes(self.best) * step >= distance
+        return np.where(near & across, sides, 0)
+
+    def hold(self) -> bool:
+        """Hold the numbers on their bounds that press against them; whether the objective rises.
+
+        The others follow by a step of Newton's method, or stay where they are.
+        """
+        sides = self.pressing()
+        if not np.any(sides):
+            return False
+        first = np.argmax(np.abs(sides * self.best_look.gradient))
+        alone = np.where(np.arange(len(sides)) == first, sides, 0)
+        for some in (sides, alone):
+            z = self.objective.space.on_bound(self.best, some)
+            for trial in (self._followed(z, some != 0), z):
+                look = self.objective.look(trial)
+                if look.value >= self.best_look.value - GOOD:
+                    self._move(trial, look)
+                    self.free = self.free & (some == 0)
+                    return True
+        self.refused += 1
+        self.wait = self.iterations + 2**self.refused
+        return False
+
+    def _followed(self, z: np.ndarray, held: np.ndarray) -> np.ndarray:
+        """``z``, with the numbers that are not held where the curvature says they are best then."""
+        curvature, others = self.best_look.curvature, self.free & ~held
+        if curvature is None or not np.any(others):
+            return z
+        space = self.objective.space
+        along = (space.flat(z) - space.flat(self.best))[held] / space.slopes(self.best)[held]
+        slope = self.best_look.gradient[others] - curvature[np.ix_(others, held)] @ along
+        axes = Axes.of(curvature[np.ix_(others, others)], space.way(self.best)[others])
+        step = axes.newton(slope)
+        moved = z.copy()
+        moved[others] += step / max(1.0, float(np.max(np.abs(step))))
+        return moved
+
+    def released(self, wanted: np.ndarray) -> bool:
+        """Let go of numbers on their bounds where the objective rises inside; whether there are."""
+        sides, towards = self._inside()
+        space, curvature = self.objective.space, self.best_look.curvature
+        inside = wanted & ~self.free & (towards < 0.0)
+        ends = space.flat(space.on_bound(self.best, sides, _NEAR))
+        reach = np.abs(ends - space.flat(space.on_bound(self.best, sides)))
+        gain = -towards * reach
+        if curvature is not None:
+            with np.errstate(all="ignore"):
+                bend = np.diagonal(curvature) / space.slopes(self.best) ** 2
+                newton = 0.5 * towards**2 / np.where(bend > 0.0, bend, np.inf)
+                gain = np.where(newton > 0.0, np.minimum(gain, newton), gain)
+        inside &= gain > ENOUGH
+        if not np.any(inside):
+            return False
+        for share in (_NEAR, 1e-2, 1e-3, 1e-4, 1e-6):
+            z = space.on_bound(self.best, np.where(inside, sides, 0), share)
+            look = self.objective.look(z)
+            if look.value > self.best_look.value:
+                self._move(z, look)
+                self.free = self.free | inside
+                return True
+        return False
+
+    def _unseen(self) -> np.ndarray:
+        """Which numbers change nothing here."""
+        curvature = self.best_look.curvature
+        if curvature is None:
+            return np.zeros(len(self.best), bool)
+        size = np.sqrt(np.maximum(np.diagonal(curvature), 0.0))
+        return self.free & (size * self.objective.space.way(self.best) < SEEN)
+
+    def elsewhere(self) -> bool:
+        """Look farther away for what changes nothing here; whether that is better."""
+        for i in np.flatnonzero(self._unseen()):
+            for step in (*_LEAPS, *(-one for one in _LEAPS)):
+                z = self.best.copy()
+                z[i] += step
+                look = self.objective.look(z)
+                if look.value > self.best_look.value + _BETTER:
+                    self._move(z, look)
+                    return True
+        return False
+
+    def back(self, start: np.ndarray) -> None:
+        """Put numbers back to their starts about which the data say nothing at all."""
+        z = np.where(self._unseen(), start, self.best)
+        look = self.objective.look(z)
+        if look.value >= self.best_look.value - ENOUGH:
+            self._move(z, look)
+
+    def _move(self, z: np.ndarray, look: Look) -> None:
+        self.best, self.best_look, self.full = z, look, z.copy()
 
     def after_iteration(self, intermediate_result: Any) -> None:
-        """Stop at a maximum, or where it is not possible to get on."""
+        """Stop at a maximum, at a bound, or where it is not possible to get on."""
         self.iterations += 1
         gained = self.best_look.value > self.seen
         self.without_gain = 0 if gained else self.without_gain + 1
         self.seen = max(self.seen, self.best_look.value)
-        if self.left() < ENOUGH or self.without_gain >= _NO_GAIN:
+        self.stopped = self.iterations >= self.wait and bool(np.any(self.pressing(_NEARER)))
+        if self.stopped or self.left() < ENOUGH or self.without_gain >= _NO_GAIN:
             raise StopIteration
-
-
-def gain(gradient: np.ndarray, curvature: np.ndarray) -> float:
-    """``½ gᵀ C⁻¹ g``; directions without curvature, to rounding, do not count."""
-    size = np.sqrt(np.maximum(np.diagonal(curvature), 0.0))
-    size = np.where(size > 0.0, size, 1.0)
-    values, vectors = np.linalg.eigh(curvature / np.outer(size, size))
-    along = vectors.T @ (gradient / size)
-    known = np.abs(values) > _SINGULAR * np.max(np.abs(values), initial=0.0)
-    return float(0.5 * np.sum(along[known] ** 2 / np.abs(values[known])))
 
 
 def maximise(
@@ -121,10 +266,17 @@ def maximise(
     free: np.ndarray | None = None,
 ) -> Optimum:
     """The nearest maximum; of some of the coordinates only if ``free`` says which."""
-    free = np.ones(len(start), bool) if free is None else free
-    search = _Search(objective, start, free, pressed)
+    wanted = np.ones(len(start), bool) if free is None else free
+    search = _Search(objective, start, wanted, pressed)
+    search.free = wanted & (objective.space.at_bound(start) == 0)
     try:
         message, success = _climb(search, max_iterations)
+        for _ in range(_ROUNDS * (1 + len(start))):
+            stopped, held = search.stopped, search.hold()
+            if not (stopped or held or search.released(wanted) or search.elsewhere()):
+                break
+            message, success = _climb(search, max_iterations)
+        search.back(start)
     except _Stopped:
         message, success = "interrupted: these are the best values found so far", False
         return Optimum(
@@ -133,9 +285,11 @@ def maximise(
     return Optimum(search.best, search.best_look, success, message, False, search.iterations, start)
 
 
-def _climb(search: _Search, most: int) -> tuple[str, bool]:
+def _climb(search: _Search, total: int) -> tuple[str, bool]:
+    search.full, search.without_gain, search.stopped = search.best.copy(), 0, False
     if not np.any(search.free):
-        return "nothing to fit", True
+        return "converged", True
+    most = max(total - search.iterations, 1)
     if search.best_look.curvature is not None:
         if search.left() >= ENOUGH:
             minimize(
@@ -150,8 +304,10 @@ def _climb(search: _Search, most: int) -> tuple[str, bool]:
         left = search.left()
         if left < ENOUGH:
             return "converged", True
-        if search.iterations >= most:
-            return f"stopped after max_iterations = {most}", False
+        if search.stopped:
+            return "stopped at a bound", False
+        if search.iterations >= total:
+            return f"stopped after max_iterations = {total}", False
     before = search.iterations
     inverse = None
     with np.errstate(all="ignore"):
@@ -174,7 +330,7 @@ def _climb(search: _Search, most: int) -> tuple[str, bool]:
             f"{left:.1g})"
         ), True
     if found.nit >= most:
-        return f"stopped after max_iterations = {most}", False
+        return f"stopped after max_iterations = {total}", False
     return (
         f"no way up was found, though a step along the slope should gain {left:.2g}",
         False,

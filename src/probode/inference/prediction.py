@@ -1,6 +1,8 @@
 """Predictions: the solution with the uncertainty of the parameters and of the solver."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -8,14 +10,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from probode.base.precision import double_precision
-from probode.inference.objective import Objective
+from probode.inference.objective import Objective, with_parameters
 from probode.inference.stated import problem_at
+from probode.inference.uncertainty import Spread
 from probode.model.observations import as_function_of_time
 from probode.posterior.posterior import Posterior
 from probode.solve import solve
 
 _STEP = 0.25
 """Of differences along the axes of the parameters' uncertainty, in standard deviations."""
+_MOVES = 10.0
+"""Change of a prediction, in standard deviations of the solver, that is no error of the solver."""
 
 
 class Prediction(NamedTuple):
@@ -28,7 +33,7 @@ class Prediction(NamedTuple):
     parameter_std: np.ndarray
     solver_std: np.ndarray
     samples: np.ndarray | None
-    """``(samples, *mean.shape)``."""
+    """``(samples, *mean.shape)``; ``nan`` where the parameters drawn have no solution."""
 
 
 def posterior_at(objective: Objective, z: np.ndarray, s: int, t1: float | None = None) -> Posterior:
@@ -71,7 +76,7 @@ def _with_diffusion(posterior: Posterior, diffusion: Any) -> Posterior:
 def predict(
     objective: Objective,
     z: np.ndarray,
-    spread: np.ndarray,
+    spread: Spread,
     s: int,
     posterior: Posterior,
     t: Any,
@@ -79,9 +84,11 @@ def predict(
     samples: int,
     seed: int,
 ) -> Prediction:
-    """``m = h(y(t; z))`` and ``Var = J Σ Jᵀ + H P Hᵀ``.
+    """Predict ``m = h(t, y(t; z); z)`` with ``Var = J Σ Jᵀ + H P Hᵀ``.
 
-    ``J`` by central differences along the axes of ``Σ``, ``H`` the derivative of ``observe``.
+    ``J`` by central differences of the whole expression along the axes of ``Σ``, ``H`` the
+    derivative of ``observe`` by ``y``. The variance is infinite where ``m`` changes along a
+    direction that the data do not determine.
     """
     times = np.asarray(t, float)
     if times.ndim > 1 or not np.all(np.isfinite(times)):
@@ -93,28 +100,43 @@ def predict(
     end = max(float(objective.statement.t1), float(flat.max()))
     if end > float(objective.statement.t1):
         posterior = posterior_at(objective, z, s, end)
-    order = posterior.method.equation.order
-    function = None if observe is None else as_function_of_time(observe, order)
+    function_at = _observed(objective, s, posterior.method.equation.order, observe)
 
-    def value(one: Posterior) -> np.ndarray:
-        return _value(one, flat, function)
+    def moved(step: np.ndarray) -> np.ndarray:
+        """Half the difference of the predictions at ``z ± step``."""
+        ends = (
+            _value(posterior_at(objective, one, s, end), flat, function_at(one))
+            for one in (z + step, z - step)
+        )
+        return 0.5 * (next(ends) - next(ends))
 
-    mean, solver_std = _with_solver_std(posterior, flat, function)
-    axes = _axes(spread)
+    mean, solver_std = _with_solver_std(posterior, flat, function_at(z))
+    if not posterior.success:
+        _check_reached(posterior, flat)
+    axes = _axes(spread.covariance)
     variance = np.zeros_like(mean)
     for axis in axes.T:
-        pair = [
-            value(posterior_at(objective, z + sign * _STEP * axis, s, end)) for sign in (1.0, -1.0)
-        ]
-        variance += ((pair[0] - pair[1]) / (2.0 * _STEP)) ** 2
+        variance += (moved(_STEP * axis) / _STEP) ** 2
+    rounding = np.sqrt(np.finfo(float).eps) * np.abs(mean)
+    for direction in spread.unknown.T:
+        still = np.abs(moved(direction)) <= _MOVES * solver_std + rounding
+        variance = np.where(still, variance, np.inf)
+    variance = np.where(np.isnan(variance), np.inf, variance)  # no solution so near
     drawn = None
     if samples:
+        if np.any(np.isinf(variance)) and np.any(spread.lost):
+            names = [objective.space.names[i] for i in np.flatnonzero(spread.lost)]
+            raise ValueError(
+                "there are no samples of this prediction: it depends on what the data do not "
+                f"determine, {', '.join(names)}. Fix some of these or add a prior."
+            )
         rng = np.random.default_rng(seed)
         drawn = np.empty((samples, *mean.shape))
         for i in range(samples):
-            other = posterior_at(objective, z + axes @ rng.standard_normal(axes.shape[1]), s, end)
-            path = _paths(other, flat, int(rng.integers(2**31)))
-            drawn[i] = _apply(function, flat, path, posterior.shape)
+            other = z + axes @ rng.standard_normal(axes.shape[1])
+            one = posterior_at(objective, other, s, end)
+            path = _paths(one, flat, int(rng.integers(2**31)))
+            drawn[i] = _apply(function_at(other), flat, path, posterior.shape)
     shape = () if times.ndim == 0 else (len(flat),)
 
     def shaped(x: np.ndarray, *before: int) -> np.ndarray:
@@ -130,27 +152,75 @@ def predict(
     )
 
 
+def _observed(
+    objective: Objective, s: int, order: int, observe: Any
+) -> Callable[[np.ndarray], Callable[..., Any] | None]:
+    """``observe`` with the parameters that belong to ``z``, as a function of ``z``.
+
+    What the fit itself has observed comes with the estimates bound to it: these are taken off.
+    """
+    statement = objective.statement
+    if isinstance(observe, partial) and observe.func is statement.observe:
+        observe = observe.func
+    if observe is not None and not callable(observe):
+        raise TypeError(f"observe must be a function, got {observe!r}.")
+
+    def at(z: np.ndarray) -> Callable[..., Any] | None:
+        if observe is None:
+            return None
+        p = statement.of_subject(objective.space.values(z, np), s)
+        return as_function_of_time(with_parameters(observe, order + 1, p, "observe"), order)
+
+    return at
+
+
+def _check_reached(posterior: Posterior, t: np.ndarray) -> None:
+    """Raise if there is no solution at some of these times."""
+    reached = float(np.asarray(posterior.t)[-1])
+    if np.any(t > reached):
+        raise ValueError(
+            f"with the estimates there is no solution beyond t = {reached:g}: the solver failed "
+            "there, or took more than max_steps. Predict earlier times only."
+        )
+
+
 def _axes(spread: np.ndarray) -> np.ndarray:
-    """Columns ``l`` with ``Σ = Σ l lᵀ``."""
+    """Columns ``l`` with ``Σ = Σ l lᵀ``, but for those of length zero."""
     if not np.all(np.isfinite(spread)):
         raise ValueError(
             "the covariance of the parameters is not known, so there is no prediction with its "
             "uncertainty: use fit.posterior, which has the solver's alone."
         )
-    values, vectors = np.linalg.eigh(spread)
-    return vectors * np.sqrt(np.maximum(values, 0.0))
+    size = np.sqrt(np.diagonal(spread))  # so that large variances do not hide small ones
+    size = np.where(size > 0.0, size, 1.0)
+    values, vectors = np.linalg.eigh(spread / np.outer(size, size))
+    some = values > np.finfo(float).eps * values.max(initial=0.0)
+    return size[:, None] * vectors[:, some] * np.sqrt(values[some])
+
+
+def _where_solved(posterior: Posterior, t: np.ndarray, states: np.ndarray) -> np.ndarray:
+    """``nan`` beyond the place where a solve has failed."""
+    if not posterior.success:
+        states[t > float(np.asarray(posterior.t)[-1])] = np.nan
+    return states
 
 
 def _states(posterior: Posterior, t: np.ndarray) -> np.ndarray:
     """``(K, order, d)``."""
     order = posterior.method.equation.order
-    return np.asarray(posterior.state(t).mean).reshape(len(t), order, -1)
+    mean = np.array(posterior.state(t).mean).reshape(len(t), order, -1)
+    return _where_solved(posterior, t, mean)
 
 
 def _paths(posterior: Posterior, t: np.ndarray, seed: int) -> np.ndarray:
-    order = posterior.method.equation.order
-    drawn = [np.asarray(posterior.sample(1, seed=seed, t=t, k=k))[0] for k in range(order)]
-    return np.stack([one.reshape(len(t), -1) for one in drawn], axis=1)
+    """One sample ``(K, order, d)``; before the start the mean, which is carried on there."""
+    order, steps = posterior.method.equation.order, np.asarray(posterior.t)
+    inside = np.clip(t, steps[0], steps[-1])
+    drawn = [np.asarray(posterior.sample(1, seed=seed, t=inside, k=k))[0] for k in range(order)]
+    paths = np.stack([one.reshape(len(t), -1) for one in drawn], axis=1)
+    early = t < steps[0]  # a start that is a parameter
+    paths[early] = _states(posterior, t)[early]
+    return _where_solved(posterior, t, paths)
 
 
 def _value(posterior: Posterior, t: np.ndarray, function: Any) -> np.ndarray:

@@ -134,7 +134,7 @@ class _Track:
     def bracket(self, drop: float, points: int) -> None:
         """A grid as wide as the objective falls by ``drop``, first guessed from its curvature."""
         centre, best = self.fit.z[self.i], self.fit._best.look.value
-        variance = self.fit._spread[0][self.i, self.i]
+        variance = self.fit._spread.covariance[self.i, self.i]
         std = np.sqrt(variance) if np.isfinite(variance) and variance > 0.0 else 0.1
         each = max((points - 1) // 2, 1)
         for side in (-1.0, 1.0):

@@ -11,6 +11,7 @@ from probode.inference.optimise import Optimum, hessian
 from probode.inference.prediction import Prediction, posterior_at, predict
 from probode.inference.space import Space
 from probode.inference.stated import problem_at
+from probode.inference.uncertainty import Spread, spread
 from probode.posterior.posterior import Posterior
 
 if TYPE_CHECKING:
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
 
     from probode.inference.profile import Profile
 
-_UNKNOWN = 1e-10
-"""Eigenvalues of the correlation-like form of the Hessian below this say nothing."""
 _NEARLY_ONE = 0.999
 _LARGE_SHARE = 0.1
 
@@ -97,24 +96,8 @@ class Fit:
         return {name: float(x) if np.ndim(x) == 0 else np.array(x) for name, x in values.items()}
 
     @cached_property
-    def _spread(self) -> tuple[np.ndarray, np.ndarray]:
-        """Covariance on the scale without bounds, and which numbers the data say nothing about."""
-        matrix = self._hessian
-        n = self.space.size
-        if matrix is None:  # no solution nearby: first derivatives will have to do
-            matrix = self._best.look.curvature
-        if matrix is None:
-            return np.full((n, n), np.nan), np.zeros(n, bool)
-        found, lost = np.zeros((n, n)), np.zeros(n, bool)
-        free = np.flatnonzero(self.space.at_bound(self.z) == 0)
-        size = np.sqrt(np.abs(np.diagonal(matrix)))[free]
-        size = np.where(size > 0.0, size, 1.0)
-        values, vectors = np.linalg.eigh(matrix[np.ix_(free, free)] / np.outer(size, size))
-        known = values > _UNKNOWN
-        inverse = (vectors[:, known] / values[known]) @ vectors[:, known].T
-        found[np.ix_(free, free)] = inverse / np.outer(size, size)
-        lost[free] = np.any(np.abs(vectors[:, ~known]) > 1e-2, axis=1)
-        return found, lost
+    def _spread(self) -> Spread:
+        return spread(self.objective, self.z, self._hessian)
 
     @property
     def covariance(self) -> np.ndarray:
@@ -123,7 +106,7 @@ class Fit:
         Infinite variances: the data say nothing about these. ``nan``: those at a bound, which has
         no curvature to tell from; all others are as if these were held there.
         """
-        inner, lost = self._spread
+        inner, _, lost = self._spread
         slopes = self.space.slopes(self.z)
         found = inner * np.outer(slopes, slopes)
         found[np.ix_(lost, lost)] = np.nan
@@ -151,8 +134,12 @@ class Fit:
 
     @property
     def n_data(self) -> int:
-        """How many numbers were measured."""
-        return int(sum(np.sum(~np.isnan(one.u)) for one in self.objective.statement.data))
+        """How many numbers were measured: a value with its flag is one.
+
+        With a ``log_density`` that is one number for all columns of a datum, these are as many as
+        the components of the solution on which it depends, and no more than the columns.
+        """
+        return int(sum(np.sum(~np.isnan(one.u)) for one in self._seen))
 
     @property
     def aic(self) -> float:
@@ -180,7 +167,10 @@ class Fit:
 
     @property
     def residuals(self) -> Any:
-        """What was measured minus what is expected, ``(K, m)``; of several data sets a list."""
+        """What was measured minus what is expected, ``(K, m)``; of several data sets a list.
+
+        Without columns that are no values, such as the flags of censored ones.
+        """
         found = [one.residuals for one in self._seen]
         return found if self._subjects else found[0]
 
@@ -188,7 +178,8 @@ class Fit:
     def solver_share(self) -> float:
         """How much of the variance of the data is the solver's: mean of ``s² / (s² + σ²)``."""
         shares = np.concatenate([one.share.ravel() for one in self._seen])
-        return float(np.nanmean(shares))
+        known = shares[~np.isnan(shares)]
+        return float(np.mean(known)) if known.size else np.nan
 
     @cached_property
     def warnings(self) -> list[str]:
@@ -196,8 +187,7 @@ class Fit:
         found = [] if self.success else [f"the search has not converged: {self.message}"]
         bounded = self._at_bounds()
         found += [f"{name} is at its {side} bound" for name, side in bounded.items()]
-        _, lost = self._spread
-        pairs = list(zip(self.names, lost, strict=True))
+        pairs = list(zip(self.names, self._spread.lost, strict=True))
         unknown = [name for name, one in pairs if one and name not in bounded]
         if unknown:
             found.append(
@@ -239,8 +229,9 @@ class Fit:
             How many joint samples to draw as well: parameters (Gaussian on the scale without
             bounds), the solution with each of them, and the solver's error.
         observe
-            Predict ``observe(y)`` or ``observe(t, y)`` instead of ``y``; ``fit.observe`` is what
-            was measured.
+            Predict ``observe(t, y, p)``, ``observe(t, y)`` or ``observe(y)`` instead of ``y``, with
+            ``p`` the parameters; ``fit.observe`` is what was measured. The uncertainty of ``p``
+            counts there too.
         seed
             Of the samples.
 
@@ -249,11 +240,11 @@ class Fit:
         Prediction
             With ``t``, ``mean``, ``std``, its parts ``parameter_std`` and ``solver_std``, and
             ``samples``; of several data sets a list. The variance is ``J Σ Jᵀ`` (delta method,
-            ``Σ`` the covariance of the parameters) plus the solver's.
+            ``Σ`` the covariance of the parameters) plus the solver's; infinite where the prediction
+            depends on what the data do not determine.
         """
-        inner, _ = self._spread
         found: list[Prediction] = [
-            predict(self.objective, self.z, inner, s, one, t, observe, samples, seed)
+            predict(self.objective, self.z, self._spread, s, one, t, observe, samples, seed)
             for s, one in enumerate(self._posteriors)
         ]
         return found if self._subjects else found[0]
@@ -325,8 +316,8 @@ class Fit:
         arviz.InferenceData
             ``posterior`` (the parameters as they were named), ``sample_stats`` (``diverging``,
             ``acceptance_rate``, ``total_log_likelihood``, ``log_prior``, ``lp``: the density on the
-            scale without bounds, ...), and with Gaussian data ``log_likelihood``, datum by datum,
-            for ``arviz.loo``. Ctrl-C ends the sampling with the draws made so far.
+            scale without bounds, ...), and with ``"fenrir"`` and ``"plain"`` ``log_likelihood``
+            time by time, for ``arviz.loo``. Ctrl-C ends the sampling with the draws made so far.
         """
         from probode.inference.sampling import sample
 

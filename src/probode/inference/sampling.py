@@ -250,7 +250,7 @@ def _type_of(x: Any) -> Any:
 
 def _axes(fit: "Fit") -> np.ndarray:
     """A factor of the covariance; directions that the data do not hold get the widest of others."""
-    spread, _ = fit._spread
+    spread = fit._spread.covariance
     n = fit.space.size
     if not np.all(np.isfinite(spread)):
         return np.eye(n)

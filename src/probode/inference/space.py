@@ -23,6 +23,20 @@ from jaxtyping import Array
 from probode.base.record import unchecked
 from probode.model.distributions import Distribution
 
+_FAR = 10.0
+"""A long way in ``z``, in units of ``1 + |z|``."""
+_FARTHEST = 1e100
+_ON_BOUND = 1e-12
+"""Distance of a number on its bound, in units of the interval or of the start's distance."""
+
+
+class NoParameter(KeyError):
+    """A ``KeyError`` whose text is a sentence."""
+
+    def __str__(self) -> str:
+        """Without quotes around it."""
+        return str(self.args[0])
+
 
 @jax.tree_util.register_pytree_node_class
 class Values(dict[str, Any]):
@@ -35,6 +49,13 @@ class Values(dict[str, Any]):
         except KeyError:
             known = ", ".join(self)
             raise AttributeError(f"there is no parameter {name!r}; there are {known}.") from None
+
+    def __missing__(self, name: Any) -> Any:
+        """Refuse what is not a name."""
+        raise NoParameter(
+            f"there is no parameter {name!r}; parameters go by name, p.{next(iter(self), 'name')} "
+            f"or p[{next(iter(self), 'name')!r}], and there are {', '.join(self)}."
+        )
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], tuple[str, ...]]:
         """Values and names, for JAX."""
@@ -104,6 +125,19 @@ class Piece(NamedTuple):
             return np.exp(z) if self.kind == "lower" else -np.exp(z)
         width: Any = self.upper - self.lower  # type: ignore[operator]
         return width * 0.25 / np.cosh(0.5 * z) ** 2
+
+    def near(self, side: int, share: float) -> np.ndarray | None:
+        """Return the ``z`` of a small distance from the lower (-1) or upper (1) bound.
+
+        The distance is a ``share`` of the interval, or of the distance at the start; ``None``
+        without such a bound.
+        """
+        bound = self.lower if side < 0 else self.upper
+        if bound is None:
+            return None
+        if self.kind == "both":
+            return np.full(self.start.shape, -side * np.log(share))
+        return np.log(share * np.abs(self.start - bound))
 
     def log_slope(self, z: Array) -> Array:
         """``Σ log |dx/dz|``."""
@@ -195,23 +229,59 @@ class Space:
         parts = [np.ravel(p.slope(z[s].reshape(p.start.shape))) for p, s in self]
         return np.concatenate([np.zeros(0), *parts])
 
-    def at_bound(self, z: np.ndarray) -> np.ndarray:
-        """-1 for numbers at their lower bound, 1 at the upper one, else 0.
+    def at_bound(self, z: np.ndarray, share: float | None = None) -> np.ndarray:
+        """Return -1 for numbers at their lower bound, 1 for those at the upper one, else 0.
 
-        At it is within a small part of the interval, or of the distance at the start.
+        At it is within a ``share`` of the interval, or of the distance at the start. By default
+        where :meth:`on_bound` puts numbers, which is nearer than any search comes by itself.
         """
+        share = 10.0 * _ON_BOUND if share is None else share
         found = np.zeros(self.size, int)
-        values = self.flat(z)
         for piece, part in self:
-            for side, bound in ((-1, piece.lower), (1, piece.upper)):
-                if bound is None:
-                    continue
-                reach: Any = piece.start - bound
-                if piece.lower is not None and piece.upper is not None:
-                    reach = piece.upper - piece.lower
-                near = np.abs(values[part] - bound.ravel()) < _AT_BOUND * np.abs(reach).ravel()
-                found[part][near] = side
+            for side in (-1, 1):
+                end = piece.near(side, share)
+                if end is not None:
+                    up = 1.0 if piece.kind == "both" and side > 0 else -1.0
+                    found[part][up * z[part] >= up * end.ravel()] = side
         return found
+
+    def on_bound(self, z: np.ndarray, sides: np.ndarray, share: float | None = None) -> np.ndarray:
+        """``z`` with numbers put on their lower (-1) or upper (1) bound, or near it."""
+        moved = z.copy()
+        for piece, part in self:
+            for side in (-1, 1):
+                end = piece.near(side, _ON_BOUND if share is None else share)
+                if end is not None:
+                    moved[part] = np.where(sides[part] == side, end.ravel(), moved[part])
+        return moved
+
+    def way(self, z: np.ndarray, free: float = _FAR) -> np.ndarray:
+        """Return how far a number may still be from ``z``, the longer one of :meth:`ways`."""
+        return np.maximum(*self.ways(z, free))
+
+    def ways(self, z: np.ndarray, free: float = _FAR) -> tuple[np.ndarray, np.ndarray]:
+        """Return how far numbers may still be below and above ``z``: factors times ``1 + |z|``.
+
+        They are ``free`` for numbers without bounds. The ``z`` of others is a logarithm, in which
+        the way from a bound to the rest of the interval (or to the start) is longer near a bound.
+        """
+        kinds = np.concatenate([np.full(p.start.size, p.kind) for p, _ in self])
+        bounded = kinds != "free"
+        short = np.where(bounded, _FAR, free) * (1.0 + np.abs(z))
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+            rest = np.minimum(self.widths / np.abs(self.slopes(z)), _FARTHEST)
+        longer = np.where(bounded, np.maximum(short, rest), short)
+        falls = (kinds == "both") & (z > 0.0)
+        return np.where(falls, longer, short), np.where(falls, short, longer)
+
+    @property
+    def widths(self) -> np.ndarray:
+        """Lengths of intervals, or distances of starts from the only bound; without one zero."""
+        parts = []
+        for piece, _ in self:
+            ends = [piece.start if x is None else x for x in (piece.lower, piece.upper)]
+            parts.append(np.ravel(ends[1] - ends[0]))
+        return np.concatenate([np.zeros(0), *parts])
 
     def log_prior(self, z: Array) -> Array:
         """``log p(x)``, as a density of ``x``."""
@@ -228,8 +298,6 @@ class Space:
         return np.concatenate([np.zeros(0), *(np.ravel(_draw(p, rng)) for p in self.free)])
 
 
-_AT_BOUND = 1e-4
-"""How near to a bound is at it, in units of the interval or of the start's distance."""
 _SPREAD = 1.0
 """Of starts without prior or two bounds, on the transformed scale: for positive ones a factor e."""
 _TRIES = 100

@@ -38,6 +38,11 @@ def read_statement(
         raise ValueError("pass noise (Gaussian data) or log_density (any other), not both.")
     read = [_read_set(one, noise, observe, log_density) for one in sets]
     _check_alike(read)
+    if all(np.all(np.isnan(one.u)) for one in read):
+        raise ValueError(
+            "there are no data to fit: all values u are nan, which means that they were not "
+            "measured. Check how they were read."
+        )
     if not isinstance(args, tuple | list):
         raise TypeError(
             f"args must be a tuple of what f takes after the parameters, got {type(args).__name__}."
