@@ -117,7 +117,8 @@ def solve(
     jac
         ``(t, y, *args) -> (d, d)`` (for ``DiagonalEK1`` also the diagonal ``(d,)``, for
         ``SparseEK1`` a sparse matrix of SciPy's), or a constant matrix; by default automatic
-        differentiation.
+        differentiation. Outside a trace it is compared with the exact derivative near the start,
+        which takes its place, with a warning, if they differ.
     calibration
         ``"model"``: standard deviations of the model. ``"defect"`` (default of ``solve_ivp``) or
         ``"defect-fast"``: of the size of the global error, see :meth:`Posterior.calibrate` (which

@@ -117,9 +117,9 @@ def solve_ivp(
         ``first_step``, ``min_step``, ``max_step``.
 
         *The Jacobian, as in SciPy:* ``jac`` (function or matrix), ``jac_sparsity``, ``lband``,
-        ``uband`` (then ``jac`` may be packed in bands). A ``jac`` is compared with ``fun`` at the
-        start. If ``fun`` can be traced none is needed, and the exact one takes the place of a
-        ``jac`` that cannot be.
+        ``uband`` (then ``jac`` may be packed in bands). If ``fun`` can be traced none is needed:
+        its exact derivative is used (SparseEK1 uses ``jac``). A ``jac`` is compared with
+        differences of ``fun``, during the solve too, and left out with a warning where it is wrong.
 
         *A tolerance on the answer:* ``global_rtol``, ``global_atol`` (numbers or arrays; then
         ``rtol`` and ``atol`` are only where to begin), met over the whole interval or, with

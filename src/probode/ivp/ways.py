@@ -23,6 +23,7 @@ from probode.model.implicit import Implicit
 from probode.posterior.outcome import Problem
 from probode.programs.arithmetic import Guard
 from probode.programs.clock import Clock
+from probode.programs.jacobian_check import Watched
 from probode.programs.switches import NONE, Switches, stops_before, switches
 
 if TYPE_CHECKING:
@@ -104,8 +105,8 @@ class Compiled:
 
     @property
     def directly(self) -> Any:
-        task, (_, path, checks, _) = self._task, self._traced
-        if path != "numpy" or checks != 1:
+        task, traced = self._task, self._traced
+        if traced.path != "numpy" or traced.checks != 1:
             return None
         guard = Guard(self._user.fun, task.t0, self._given.inputs.y0)
         return self._user.on_host(guard, task.embedding.d).function
@@ -135,6 +136,7 @@ class DrivenFromPython:
         self.solver, self._task, self._user = solver, task, user
         self._asked = solver.initialization
         self._clock: Clock | None = None
+        self._watched: Watched | None = None
 
     def prepare(
         self, method: Method, control: Control, y0: np.ndarray, suspects: np.ndarray
@@ -143,7 +145,10 @@ class DrivenFromPython:
         task, guard = self._task, Guard(self._user.fun, self._task.t0, y0)
         hosted = self._user.on_host(guard, task.embedding.d)
         self._y0, self._said, self._begun = y0, guard.notes, list[str]()
-        self._hosted = hosted._replace(jacobian=guarded_on_host(hosted.jacobian, self._said))
+        jacobian, self._watched = hosted.jacobian, None
+        if jacobian is not None and task.options.jac is not None:
+            jacobian = self._watched = Watched(hosted.function, jacobian)
+        self._hosted = hosted._replace(jacobian=guarded_on_host(jacobian, self._said))
         if self._clock is None and np.isfinite(task.tf):
             self._clock = self._user.clock(task.t0, task.tf)
             self._clock.follow(y0)
@@ -185,7 +190,8 @@ class DrivenFromPython:
 
     @property
     def other_evaluations(self) -> int:
-        return 0 if self._clock is None else self._clock.evaluations
+        others = (self._clock, self._watched)
+        return sum(other.evaluations for other in others if other is not None)
 
     @property
     def problem(self) -> Problem:
