@@ -211,15 +211,16 @@ def solve(
             data = jax.tree.map(jnp.asarray, (field, steps, t0, t1, flat, times, grid))
             field, steps, t0, t1, flat, times, grid = data
         breaks = break_times(breakpoints, args, t0, t1, isinstance(steps, PControl))
-        if isinstance(steps, PControl) and len(breaks) and (traced or implicit):
-            steps = steps.with_stops(stops_at(breaks, t0, t1), t1)
-        inputs = Inputs(method, solver.initialization, field, steps, t0, t1, flat)
         found, restarts = None, NO_RESTARTS
         if not traced:
             found = switches(field, float(t0), float(t1)).joined(breaks, float(t0), float(t1))
-            if isinstance(steps, PControl) and not implicit:
-                start = partial(value_at, field, flat)
-                restarts = Restarts.around(found, float(t0), float(t1), start)
+        stops = breaks if found is None else found.times
+        if isinstance(steps, PControl) and len(stops) and (traced or implicit):
+            steps = steps.with_stops(stops_at(stops, t0, t1), t1)
+        inputs = Inputs(method, solver.initialization, field, steps, t0, t1, flat)
+        if found is not None and isinstance(steps, PControl) and not implicit:
+            start = partial(value_at, field, flat)
+            restarts = Restarts.around(found, float(t0), float(t1), start)
         given = Fallback(inputs, restarts)
         if asked is not None:
             large.equip(given, solver, calibration, asked, times, traced)

@@ -18,6 +18,7 @@ from probode.global_error.schemes import MODES
 from probode.ivp.again import repeated_by
 from probode.ivp.checkpoint import opened
 from probode.ivp.constraint import box_of
+from probode.ivp.evaluation import Evaluation
 from probode.ivp.given import (
     CONTROLS,
     arguments_of,
@@ -35,7 +36,6 @@ from probode.ivp.method import (
     large_kind,
     read_method,
     say_if_unstable,
-    single_state,
     solvers_for,
 )
 from probode.ivp.noticed import with_notice
@@ -264,10 +264,9 @@ def solve_piece(
     control = control_of(chosen, t0, tf, embedding)
     breakpoints = break_times(chosen.breakpoints, arguments, t0, tf, isinstance(control, PControl))
     watched = None if events is None else _prepared_events(events, arguments)
-    single = single_state(fun, arguments, bool(vectorized), equation)
-    plain = Guard(fun, t0, start).over(single)
-    plain = plain if box is None else box.around(plain)
-    solvers = solvers_for(kind, chosen, control, plain, t0, tf, start, order)
+    guard = Guard(fun, t0, start)
+    evaluation = Evaluation(equation, arguments, bool(vectorized), guard, box)
+    solvers = solvers_for(kind, chosen, control, evaluation, t0, tf, start, order)
 
     def output(posterior: Posterior, limits: Limits) -> None:
         """What is made of a posterior in the end, to see how long it takes."""
@@ -299,10 +298,10 @@ def solve_piece(
         done, report = reach(target, control, integrate)
         return done
 
-    posterior, path, counts = with_notice(task, plain, solve)
-    posterior = repeated_by(posterior, task, control, plain)
+    posterior, path, counts = with_notice(task, evaluation, solve)
+    posterior = repeated_by(posterior, task, control, evaluation)
     if kind is not None:  # a choice of the user's
-        say_if_unstable(posterior, plain, embedding, fun)
+        say_if_unstable(posterior, evaluation, embedding, fun)
     result = _result(posterior, path, counts, embedding, times, dense_output, watched, limits)
     if chosen.until is not None:
         result = chosen.until.concluded(result, embedding)

@@ -17,8 +17,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from probode.ivp.evaluation import Evaluation
 from probode.ivp.run import Task
 from probode.ivp.target import Integrated
+from probode.model.implicit import Implicit
 from probode.posterior.paths import NodePath
 from probode.posterior.posterior import Posterior
 
@@ -33,8 +35,6 @@ _LEFT = 1e-3
 _BESIDE = 1e-3
 """Part of a state by which another one is away from it."""
 
-Function = Callable[[float, np.ndarray], Any]
-
 
 class Noticed(NamedTuple):
     """Times at which ``f`` jumps along a solution."""
@@ -44,6 +44,8 @@ class Noticed(NamedTuple):
     by_state: np.ndarray
     stuck: float | None = None
     """Where it has not got away from a jump."""
+    resets: bool = True
+    """Whether events with a reset are for this equation."""
 
     @property
     def words(self) -> str | None:
@@ -57,9 +59,12 @@ class Noticed(NamedTuple):
         if len(self.by_state):
             parts.append(
                 f"f jumps where the solution is at t = {_listed(self.by_state)}, which took many "
-                "short steps: an event with a reset to another function (probode.Restart) takes "
-                "fewer"
+                "short steps"
             )
+            if self.resets:
+                parts[-1] += (
+                    ": an event with a reset to another function (probode.Restart) takes fewer"
+                )
         if self.stuck is not None:
             parts.append(
                 f"at t = {self.stuck:.10g} the solution does not get away from a jump of f: it "
@@ -74,27 +79,32 @@ def _listed(times: np.ndarray) -> str:
     return first if len(times) <= 3 else f"{first}, ... ({len(times)} times)"
 
 
-def with_notice(task: Task, function: Function, solve: Callable[[Task], Integrated]) -> Integrated:
+def with_notice(
+    task: Task, evaluation: Evaluation, solve: Callable[[Task], Integrated]
+) -> Integrated:
     """What ``solve`` makes of a task; with breakpoints where a switch in time was noticed."""
     posterior, path, counts = solve(task)
     switches = posterior.problem.switches
     known = task.breakpoints if switches is None else np.union1d(task.breakpoints, switches.times)
-    found = notice(posterior, function, task.embedding.values, np.asarray(known, float))
+    found = notice(posterior, evaluation, task.embedding.values, np.asarray(known, float))
     if len(found.in_time) and task.limits.left > task.limits.elapsed:
         times = np.union1d(task.breakpoints, found.in_time)
         posterior, path, again = solve(replace(task, breakpoints=times))
         counts = {name: counts[name] + again[name] for name in counts}
     elif len(found.in_time):
-        found = Noticed(np.zeros(0), np.union1d(found.in_time, found.by_state))
+        by_state = np.union1d(found.in_time, found.by_state)
+        found = found._replace(in_time=np.zeros(0), by_state=by_state)
     if found.words is None:
         return posterior, path, counts
     return replace(posterior, problem=posterior.problem.noted(found.words)), path, counts
 
 
-def notice(posterior: Posterior, function: Function, convert: Any, known: np.ndarray) -> Noticed:
-    """Jumps of ``function(t, y)`` along a solution, other than at the times ``known``.
+def notice(
+    posterior: Posterior, evaluation: Evaluation, convert: Any, known: np.ndarray
+) -> Noticed:
+    """Find jumps of the equation along a solution, other than at the times ``known``.
 
-    ``convert`` makes states as the function takes them of flat real ones.
+    ``convert`` makes states as the user writes them of flat real ones.
     """
     none = Noticed(np.zeros(0), np.zeros(0))
     if not isinstance(posterior.path, NodePath) or len(posterior.t) < 4:
@@ -104,24 +114,46 @@ def notice(posterior: Posterior, function: Function, convert: Any, known: np.nda
     if len(places) == 0 and ended:
         return none
 
-    def state(t: float) -> np.ndarray:
-        flat = np.ravel(np.asarray(posterior.state(np.array([t])).mean))
-        return np.asarray(convert(flat[None])[0])
+    reads = 2 if evaluation.is_residual else posterior.method.equation.order
 
-    def value(t: float, y: np.ndarray) -> np.ndarray:
-        return np.ravel(np.asarray(function(t, y.copy())))
+    def state(t: float) -> np.ndarray:
+        parts = [posterior.derivative(np.array([t]), j).mean for j in range(reads)]
+        return np.asarray(convert(np.ravel(np.asarray(parts))[None])[0])
+
+    def value(t: float, u: np.ndarray) -> np.ndarray:
+        return np.ravel(np.asarray(evaluation(t, u.copy())))
+
+    def slope(t: float, u: np.ndarray) -> np.ndarray:
+        """``u'``, of a residual that of ``y`` alone."""
+        if not evaluation.is_residual:
+            return value(t, u).reshape(u.shape)
+        return np.concatenate([u[len(u) // 2 :], np.zeros(len(u) // 2)])
+
+    def with_slope_at(begin: float) -> Callable[[float], np.ndarray]:
+        """Return the states, those of a residual with the slope at ``begin``.
+
+        With their own slopes it is about zero on both sides of a jump.
+        """
+        if not evaluation.is_residual:
+            return state
+        half = len(state(begin)) // 2
+        return lambda t: np.concatenate([state(t)[:half], state(begin)[half:]])
 
     found: dict[bool, list[float]] = {True: [], False: []}
     with np.errstate(all="ignore"):
-        varies = _variation(t, value, state)
+        varies = _variation(t, value, with_slope_at(float(t[0])))
         for a, b in places[:_MOST]:
             if len(known) and np.min(np.abs(known - t[a])) <= abs(t[b] - t[a]):
                 continue
-            jump = _bisected(lambda t: value(t, state(t)), float(t[a]), float(t[b]), varies)
+            seen = with_slope_at(float(t[a]))
+            jump = _bisected(
+                lambda t, seen=seen: value(t, seen(t)), float(t[a]), float(t[b]), varies
+            )
             if jump is not None:
-                found[_stays(value, state(jump[0]), *jump, varies)].append(jump[1])
-        stuck = None if ended or not _is_stuck(value, float(t[-1]), state, varies, t) else t[-1]
-    return Noticed(np.unique(found[True]), np.unique(found[False]), stuck)
+                found[_stays(value, seen(jump[0]), *jump, varies)].append(jump[1])
+        stuck = None if ended or not _is_stuck(value, slope, state, varies, t) else t[-1]
+    resets = not isinstance(evaluation.equation, Implicit)
+    return Noticed(np.unique(found[True]), np.unique(found[False]), stuck, resets)
 
 
 def _dips(t: np.ndarray) -> np.ndarray:
@@ -161,18 +193,20 @@ def _bisected(f: Any, a: float, b: float, varies: np.ndarray) -> tuple[float, fl
     return (a, b) if jumps else None
 
 
-def _is_stuck(value: Any, end: float, state: Any, varies: np.ndarray, t: np.ndarray) -> bool:
+def _is_stuck(value: Any, slope: Any, state: Any, varies: np.ndarray, t: np.ndarray) -> bool:
     """Whether the last steps were tiny, and ``f`` jumps a little way ahead or behind in ``y``."""
     if abs(t[-1] - t[-2]) > 1e-6 * abs(t[-1] - t[0]):
         return False
+    end = float(t[-1])
     y = state(end)
-    slope = value(end, y).reshape(y.shape)
-    size = np.linalg.norm(slope)
+    rate = slope(end, y)
+    size = np.linalg.norm(rate)
     if not 0.0 < size < np.inf:
         return False
     move = 1e-6 * max(float(np.max(np.abs(state(float(t[0]))))), float(np.max(np.abs(y))))
-    ahead, behind = (value(end, y + sign * move / size * slope) for sign in (1.0, -1.0))
-    return bool(np.any(np.abs(ahead - behind) > _LEFT * varies + 1e-3 * np.max(np.abs(slope))))
+    here = value(end, y)
+    ahead, behind = (value(end, y + sign * move / size * rate) for sign in (1.0, -1.0))
+    return bool(np.any(np.abs(ahead - behind) > _LEFT * varies + 1e-3 * np.max(np.abs(here))))
 
 
 def _stays(value: Any, y: np.ndarray, a: float, b: float, varies: np.ndarray) -> bool:

@@ -84,8 +84,9 @@ class Compiled:
         self._found = task.switching(switches(field, task.t0, task.tf))
         implicit, y0 = isinstance(task.equation, Implicit), task.given(y0)
         value = partial(value_at, field, y0)
-        found = None if implicit else self._found  # there are no steps across for these
-        suspects = np.union1d(suspects, task.breakpoints) if implicit else suspects
+        found = self._found
+        if implicit and found is not None:  # there are no steps across: steps only end there
+            suspects, found = np.union1d(suspects, found.times), None
         self.control, restarts = _with_stops(task, control, suspects, found, value)
         start, (t0, t1) = self.solver.initialization, map(np.asarray, (task.t0, task.tf))
         inputs = Inputs(method, start, field, self.control, t0, t1, y0)
