@@ -11,7 +11,8 @@ from scipy import sparse
 
 import probode
 from benchmarks import dae_problems, dae_reference
-from probode import EK0, EK1, DiagonalEK1, Implicit, MassMatrix, PIControl
+from probode import EK0, EK1, DiagonalEK1, Implicit, MassMatrix, PIControl, solve_ivp
+from probode.base.status import Status
 
 SOLVER = EK1(4)
 
@@ -555,3 +556,57 @@ def test_bounds_and_invariants_hold_with_a_mass_matrix_too():
     )
     assert np.max(abs(done.y.sum(0) - 1.0)) < 1e-15
     assert np.all((done.y >= 0.0) & (done.y <= 1.0))
+
+
+# Early ends and jumps ---------------------------------------------------------------------------
+
+
+def pushed(t, y, yp, begin, end, growth):
+    """``y' = growth y² - y``, with a push of one between two times."""
+    return yp + y - growth * y**2 - jnp.where((t >= begin) & (t < end), 1.0, 0.0)
+
+
+ENDED = {
+    "too few steps": ({"max_num_steps": 3}, (2.0, 3.0, 0.0), Status.MAX_STEPS),
+    "a callback": (
+        {"callback": lambda _: True, "max_step": 1e-4},
+        (2.0, 3.0, 0.0),
+        Status.CALLBACK,
+    ),
+    "blow-up": ({}, (2.0, 3.0, 3.0), Status.STEP_TOO_SMALL),
+}
+
+
+@pytest.mark.parametrize(("options", "args", "status"), ENDED.values(), ids=ENDED)
+def test_a_residual_is_solved_to_where_it_ends(options, args, status):
+    result = solve_ivp(Implicit(pushed), (0, 1), [1.0], args=args, rtol=1e-6, **options)
+    assert result.posterior.status == status
+    if args[2] == 0.0:
+        error = np.abs(result.y[0, -1] - np.exp(-result.t[-1]))
+        assert error <= 1e-6 and len(result.t) > 1
+    else:  # y = 1 / (3 - 2 exp(t)), infinite at log(1.5)
+        assert result.t[-1] == pytest.approx(np.log(1.5), abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("begin", "end"), [(0.5, 0.7), (0.6, 0.601)], ids=["wide", "shorter than a step"]
+)
+@pytest.mark.parametrize("span", [(0.0, 1.0), (1.0, 0.0)], ids=["forward", "backward"])
+def test_steps_on_a_residual_end_at_its_switches(begin, end, span):
+    known = [lambda t: np.exp(-t), lambda t: np.exp(-(t - 1.0))][span[0] > 0]
+    pushes = np.exp(end - 1.0) - np.exp(begin - 1.0), np.exp(begin) - np.exp(end)
+    exact = known(span[1]) + pushes[span[0] > 0]
+    result = solve_ivp(Implicit(pushed), span, [1.0], args=(begin, end, 0.0), rtol=1e-6, atol=1e-9)
+    assert result.y[0, -1] == pytest.approx(exact, abs=1e-5)
+    assert np.abs(result.y[0, -1] - exact) <= 4.0 * result.y_std[0, -1]
+
+
+def test_a_jump_of_a_residual_by_the_state_is_noticed():
+    def falling(t, y, yp):
+        return yp + y + jnp.where(y < 0.6, 1.0, 0.0)
+
+    result = solve_ivp(Implicit(falling), (0, 1), [1.0], rtol=1e-6, atol=1e-9)
+    crossing = np.log(1 / 0.6)
+    assert f"where the solution is at t = {crossing:.5g}"[:-1] in result.message
+    exact = 1.6 * np.exp(crossing - 1.0) - 1.0
+    assert result.y[0, -1] == pytest.approx(exact, abs=1e-5)

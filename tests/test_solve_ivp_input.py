@@ -94,17 +94,74 @@ def test_a_jacobian_of_another_signature_is_refused(fun, jac):
         solve(fun, jac=jac)
 
 
+WRONG = {
+    "transposed": MATRIX.T,
+    "sign": -MATRIX,
+    "factor": lambda t, y: 2 * MATRIX,
+    "nonsense": np.full((4, 4), 50.0),
+    "later on": lambda t, y: MATRIX if t < 0.2 else -MATRIX,
+    "sparse": scipy.sparse.csr_array(3 * MATRIX),
+}
+
+
 @FUNCTIONS
-@pytest.mark.parametrize(
-    "jac", [MATRIX.T, -MATRIX, lambda t, y: 2 * MATRIX], ids=["transposed", "sign", "factor"]
-)
-def test_a_jacobian_that_is_not_the_derivative_is_warned_about(fun, jac):
-    with pytest.warns(UserWarning, match="`jac` is not the derivative of `fun`"):
-        solve(fun, jac=jac)
+@pytest.mark.parametrize("jac", WRONG.values(), ids=WRONG)
+def test_a_jacobian_that_is_not_the_derivative_is_left_out(fun, jac):
+    with pytest.warns(UserWarning, match=r"`jac` is not the derivative.*takes? its place"):
+        result = solve(fun, jac=jac)
+    assert "`jac` is not the derivative" in result.message
+    np.testing.assert_array_equal(result.y, solve(fun).y)
+
+
+@FUNCTIONS
+def test_a_term_of_a_jacobian_that_vanishes_at_the_start_is_compared_too(fun):
+    """A forgotten factor of two in the derivative of a square that begins at zero."""
+
+    def with_square(t, y):
+        return fun(t, y) + np.array([0.0, 0.0, -100.0, 0.0]) * y[3] ** 2
+
+    def jac(t, y):
+        return MATRIX + np.array([[0.0] * 4, [0.0] * 4, [0.0, 0.0, 0.0, -100.0 * y[3]], [0.0] * 4])
+
+    options = {"order": 2, "calibration": "model"}
+    start = np.array([1.0, 2.0, 3.0, 0.0])
+    with pytest.warns(UserWarning, match="row 2 and column 3"):
+        result = solve_ivp(with_square, (0, 0.5), start, jac=jac, **options)
+    np.testing.assert_array_equal(result.y, solve_ivp(with_square, (0, 0.5), start, **options).y)
+
+
+@pytest.mark.parametrize("fun", [linear, linear_in_python], ids=["traced", "python"])
+def test_a_wrong_jacobian_of_a_large_system_is_left_out(fun):
+    with pytest.warns(UserWarning, match="takes? its place"):
+        result = solve_ivp(fun, (0, 0.5), START, "SparseEK1", jac=-MATRIX)
+    np.testing.assert_array_equal(result.y, solve_ivp(fun, (0, 0.5), START, "SparseEK1").y)
+
+
+def test_a_wrong_jacobian_of_the_classes_for_scipy_is_left_out():
+    def run(**options):
+        return scipy.integrate.solve_ivp(linear, (0, 0.5), START, probode.scipy.EK1, **options)
+
+    with pytest.warns(UserWarning, match="takes? its place"):
+        result = run(jac=-MATRIX)
+    np.testing.assert_array_equal(result.y, run().y)
+
+
+def test_solve_leaves_out_a_wrong_jacobian():
+    def fun(t, y):
+        return jax.numpy.asarray(MATRIX) @ y
+
+    right, wrong = (lambda t, y: fun(t, jax.numpy.eye(4))), (lambda t, y: 2.0 * jax.numpy.eye(4))
+    options = {"solver": probode.EK1(2)}
+    with pytest.warns(UserWarning, match="`jac` is not the derivative of vector_field"):
+        found = probode.solve(fun, (0.0, 0.5), START, jac=wrong, **options)
+    np.testing.assert_array_equal(found.mean, probode.solve(fun, (0.0, 0.5), START, **options).mean)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        probode.solve(fun, (0.0, 0.5), START, jac=right, **options)
 
 
 def test_a_jacobian_is_not_judged_where_differences_do_not_settle():
-    """The square root has no derivative at the start; its Jacobian is the user's business."""
+    """The square root has no derivative at the start, where any number will do."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         solve_ivp(
@@ -114,7 +171,7 @@ def test_a_jacobian_is_not_judged_where_differences_do_not_settle():
             order=2,
             calibration="model",
             initialization="runge-kutta",
-            jac=lambda t, y: [[1.0]],
+            jac=lambda t, y: [[0.5 / np.sqrt(y[0]) if y[0] > 0 else 1.0]],
         )
 
 

@@ -118,7 +118,8 @@ def solve(
     jac
         ``(t, y, *args) -> (d, d)`` (for ``DiagonalEK1`` also the diagonal ``(d,)``, for
         ``SparseEK1`` a sparse matrix of SciPy's), or a constant matrix; by default automatic
-        differentiation.
+        differentiation. Outside a trace it is compared with the exact derivative near the start,
+        which takes its place, with a warning, if they differ.
     calibration
         ``"model"``: standard deviations of the model. ``"defect"`` (default of ``solve_ivp``) or
         ``"defect-fast"``: of the size of the global error, see :meth:`Posterior.calibrate` (which
@@ -206,22 +207,23 @@ def solve(
             )
         at_end = times is not None and (save_at is t_span[1] or _at_end_only(times, t1))
         breaks = break_times(breakpoints, args, t0, t1, isinstance(steps, PControl))
-        if isinstance(steps, PControl) and traced and not implicit:
+        found, restarts = None, NO_RESTARTS
+        if not traced:
+            found = switches(field, float(t0), float(t1)).joined(breaks, float(t0), float(t1))
+        stops = breaks if found is None else found.times
+        if isinstance(steps, PControl) and implicit and len(stops):
+            steps = steps.with_stops(stops_at(stops, t0, t1), t1)
+        elif isinstance(steps, PControl) and traced and not implicit:
             steps = across_switches(steps, field, breaks, t0, t1, solver.initialization)
-        elif isinstance(steps, PControl) and len(breaks) and implicit:
-            steps = steps.with_stops(stops_at(breaks, t0, t1), t1)
         if traced and may_lack_derivatives(field):
             field = field.guard()  # nothing can be done about it later
         if traced:  # an index that is not known yet looks into JAX's arrays only
             data = jax.tree.map(jnp.asarray, (field, steps, t0, t1, flat, times, grid))
             field, steps, t0, t1, flat, times, grid = data
         inputs = Inputs(method, solver.initialization, field, steps, t0, t1, flat)
-        found, restarts = None, NO_RESTARTS
-        if not traced:
-            found = switches(field, float(t0), float(t1)).joined(breaks, float(t0), float(t1))
-            if isinstance(steps, PControl) and not implicit:
-                start = partial(value_at, field, flat)
-                restarts = Restarts.around(found, float(t0), float(t1), start)
+        if found is not None and isinstance(steps, PControl) and not implicit:
+            start = partial(value_at, field, flat)
+            restarts = Restarts.around(found, float(t0), float(t1), start)
         given = Fallback(inputs, restarts)
         if asked is not None:
             large.equip(given, solver, calibration, asked, times, traced)

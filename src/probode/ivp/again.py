@@ -10,17 +10,20 @@ import numpy as np
 from probode.base.limits import Limits
 from probode.filter.control import PControl
 from probode.ivp.choice import Candidate
-from probode.ivp.noticed import Function, with_notice
+from probode.ivp.evaluation import Evaluation
+from probode.ivp.noticed import with_notice
 from probode.ivp.run import Task
 from probode.posterior.again import MODE, tightened
 from probode.posterior.posterior import Posterior
 
 
-def repeated_by(posterior: Posterior, task: Task, control: Any, plain: Function) -> Posterior:
+def repeated_by(
+    posterior: Posterior, task: Task, control: Any, evaluation: Evaluation
+) -> Posterior:
     """The posterior, with what solves its task again (not where the steps were given)."""
     if not isinstance(control, PControl):
         return posterior
-    repeat: Callable[[Any, float], Any] = partial(_repeat, _again(task), control, plain)
+    repeat: Callable[[Any, float], Any] = partial(_repeat, _again(task), control, evaluation)
     return replace(posterior, problem=posterior.problem.repeated_by(repeat))
 
 
@@ -37,7 +40,9 @@ def _nothing(_: Posterior, limits: Limits) -> None:
     """Nothing is made of the posterior besides."""
 
 
-def _repeat(task: Task, control: PControl, plain: Function, first: Any, part: float) -> Posterior:
+def _repeat(
+    task: Task, control: PControl, evaluation: Evaluation, first: Any, part: float
+) -> Posterior:
     """The same to where the first has come, with ``part`` of the tolerances that it ended with."""
     t = np.asarray(first.t, float)
     low, high = sorted((task.t0, float(t[-1])))
@@ -49,5 +54,5 @@ def _repeat(task: Task, control: PControl, plain: Function, first: Any, part: fl
     rtol, atol = first.tolerances
     tight = tightened(replace(control, rtol=rtol, atol=atol), first.solver.order, part)
     candidates = [Candidate(first.solver)]
-    found = with_notice(task, plain, lambda task: task.integrate(candidates, tight))
+    found = with_notice(task, evaluation, lambda task: task.integrate(candidates, tight))
     return found[0]

@@ -18,6 +18,7 @@ from probode.global_error.schemes import MODES
 from probode.ivp.again import repeated_by
 from probode.ivp.checkpoint import opened
 from probode.ivp.constraint import box_of
+from probode.ivp.evaluation import Evaluation
 from probode.ivp.given import (
     CONTROLS,
     arguments_of,
@@ -35,7 +36,6 @@ from probode.ivp.method import (
     large_kind,
     read_method,
     say_if_unstable,
-    single_state,
     solvers_for,
 )
 from probode.ivp.noticed import with_notice
@@ -117,9 +117,9 @@ def solve_ivp(
         ``first_step``, ``min_step``, ``max_step``.
 
         *The Jacobian, as in SciPy:* ``jac`` (function or matrix), ``jac_sparsity``, ``lband``,
-        ``uband`` (then ``jac`` may be packed in bands). A ``jac`` is compared with ``fun`` at the
-        start. If ``fun`` can be traced none is needed, and the exact one takes the place of a
-        ``jac`` that cannot be.
+        ``uband`` (then ``jac`` may be packed in bands). If ``fun`` can be traced none is needed:
+        its exact derivative is used (SparseEK1 uses ``jac``). A ``jac`` is compared with
+        differences of ``fun``, during the solve too, and left out with a warning where it is wrong.
 
         *A tolerance on the answer:* ``global_rtol``, ``global_atol`` (numbers or arrays; then
         ``rtol`` and ``atol`` are only where to begin), met over the whole interval or, with
@@ -264,10 +264,9 @@ def solve_piece(
     control = control_of(chosen, t0, tf, embedding)
     breakpoints = break_times(chosen.breakpoints, arguments, t0, tf, isinstance(control, PControl))
     watched = None if events is None else _prepared_events(events, arguments)
-    single = single_state(fun, arguments, bool(vectorized), equation)
-    plain = Guard(fun, t0, start).over(single)
-    plain = plain if box is None else box.around(plain)
-    solvers = solvers_for(kind, chosen, control, plain, t0, tf, start, order)
+    guard = Guard(fun, t0, start)
+    evaluation = Evaluation(equation, arguments, bool(vectorized), guard, box)
+    solvers = solvers_for(kind, chosen, control, evaluation, t0, tf, start, order)
 
     def output(posterior: Posterior, limits: Limits) -> None:
         """What is made of a posterior in the end, to see how long it takes."""
@@ -299,10 +298,10 @@ def solve_piece(
         done, report = reach(target, control, integrate)
         return done
 
-    posterior, path, counts = with_notice(task, plain, solve)
-    posterior = repeated_by(posterior, task, control, plain)
+    posterior, path, counts = with_notice(task, evaluation, solve)
+    posterior = repeated_by(posterior, task, control, evaluation)
     if kind is not None:  # a choice of the user's
-        say_if_unstable(posterior, plain, embedding, fun)
+        say_if_unstable(posterior, evaluation, embedding, fun)
     result = _result(posterior, path, counts, embedding, times, dense_output, watched, limits)
     if chosen.until is not None:
         result = chosen.until.concluded(result, embedding)

@@ -57,6 +57,8 @@ class Traced(NamedTuple):
     path: str
     checks: int
     numbers: Numbers
+    wrong_jac: str | None = None
+    """Which entry of the user's ``jac`` is not the derivative of the function, if one is not."""
 
 
 class UserFunction(NamedTuple):
@@ -120,9 +122,9 @@ class UserFunction(NamedTuple):
     ) -> Traced | None:
         lifted, single = numbers or Numbers({}), self._single()
         found = traceable_or_why(single, (t0, t1), y0, self.args, numbers=lifted)
-        jacobian = self._jacobian()
+        jacobian, wrong = self._jacobian(), None
         if jacobian is not None and numbers is None:
-            jacobian.check(single, self.args, t0, y0)
+            wrong = jacobian.check(single, self.args, (t0, t1), y0)
         if isinstance(found, Reason):
             if numbers is None:
                 _say_untraceable(self.fun, found)
@@ -130,7 +132,7 @@ class UserFunction(NamedTuple):
         checks = 0 if found.is_of_jax else _CHECKS if not certain else int(found.is_cheap)
         checks = checks and (_CHECKS if self.implicit else checks)
         field = self._field(self._inside(found.function), t0, y0, lifted)
-        return Traced(field, found.path, checks, lifted)
+        return Traced(field, found.path, checks, lifted, wrong)
 
     def still_holds(self, traced: Traced, t: np.ndarray, mean: np.ndarray) -> bool:
         """Whether Python gives the values of the trace at steps of a solve.
@@ -239,56 +241,36 @@ class UserFunction(NamedTuple):
     def _field(
         self, function: Callable[..., Any], t0: float, y0: np.ndarray, numbers: Numbers
     ) -> Field:
-        """The traced problem; the user's Jacobian where it can be traced, else the exact one."""
-        order = self.embedding.order
-        start: tuple[Any, Any, Any] = (
-            np.asarray(t0),
-            np.asarray(y0 if order == 1 else y0.reshape(order, -1)),
-            numbers.after(self.args),
-        )
+        """The traced problem with the exact Jacobian; with the user's where JAX knows none."""
+        order, mass = self.embedding.order, self.mass
+        arguments = numbers.after(self.args)
+        start: Any = np.asarray(y0 if order == 1 else y0.reshape(order, -1))
         function = _of_parts(function, order)
-        diagonal, jacobian = self.solver.jacobian == "diagonal", self._jacobian()
-        if self.mass is not None:
-            return self._weighed_field(function, start, numbers, jacobian)
-        if jacobian is not None and not self.embedding.is_complex:
-            jac: Any = None
-            if callable(jacobian.jac):
-                traceable = as_jax(jacobian.jac, numbers)
-                jac = _of_parts(jacobian._replace(jac=traceable).__call__, order)
-            else:
-                jac = jacobian(t0, y0)
-            try:
-                return trace_field(
-                    function, *start, jac, diagonal=diagonal, name="fun", reads=order
-                )
-            except Exception:  # NumPy or sparse code: automatic differentiation gives the same
-                logger.debug("jac cannot be traced: automatic differentiation is used instead.")
-        return trace_field(function, *start, None, diagonal=diagonal, name="fun", reads=order)
+        if mass is not None:
+            mass = as_jax(mass, numbers) if callable(mass) else mass
+            order, start = 2, np.stack([start, np.zeros_like(start)])
 
-    def _weighed_field(
-        self, function: Any, start: Any, numbers: Numbers, jacobian: UserJacobian | None
-    ) -> Field:
-        """``M y' - fun`` as a field of ``y`` and ``y'``."""
-        t0, y0, arguments = start
-        mass, jac = self.mass, None
-        if jacobian is not None:
-            jac = jacobian(float(t0), np.asarray(y0))
-            if callable(jacobian.jac):
-                jac = jacobian._replace(jac=as_jax(jacobian.jac, numbers)).__call__
-        if callable(mass):
-            mass = as_jax(mass, numbers)
-        both: Any = np.stack([y0, np.zeros_like(y0)])
-        for known in (jac, None) if jac is not None else (None,):
-            residual, jacobians = MassMatrix(function, mass).traced(known)
-            try:
-                return trace_field(
-                    residual, t0, both, arguments, jacobians, diagonal=False, name="fun", reads=2
-                )
-            except Exception:
-                if known is None:
-                    raise
-                logger.debug("jac cannot be traced: automatic differentiation is used instead.")
-        raise AssertionError("the last one is returned or raised")
+        def traced(jac: Any) -> Field:
+            of_both: Any = function
+            if mass is not None:
+                of_both, jac = MassMatrix(function, mass).traced(jac)
+            t: Any = np.asarray(t0)
+            diagonal = self.solver.jacobian == "diagonal" and mass is None
+            return trace_field(
+                of_both, t, start, arguments, jac, diagonal=diagonal, name="fun", reads=order
+            )
+
+        exact, jacobian = traced(None), self._jacobian()
+        if jacobian is None or self.embedding.is_complex or exact.is_differentiable(t0):
+            return exact
+        jac = jacobian(t0, y0)
+        if callable(jacobian.jac):
+            known = jacobian._replace(jac=as_jax(jacobian.jac, numbers))
+            jac = known.__call__ if mass is not None else _of_parts(known.__call__, order)
+        try:
+            return traced(jac)
+        except Exception:  # NumPy or sparse code
+            return exact
 
     def _jacobian(self) -> UserJacobian | None:
         """The user's Jacobian, where there is one and the solver uses it."""

@@ -19,9 +19,10 @@ from probode.filter.control import PControl, PIControl
 from probode.filter.given import break_times
 from probode.ivp.accumulation import Accumulation
 from probode.ivp.actions import Linear, Mode, Place, Surface, jumped, reset
+from probode.ivp.evaluation import Evaluation
 from probode.ivp.joined import EVENTS, joined
 from probode.ivp.jumps import check_compartments, infused_by, read_jumps
-from probode.ivp.method import is_large, large_kind, read_method, single_state
+from probode.ivp.method import is_large, large_kind, read_method
 from probode.ivp.options import Options, read_tolerances
 from probode.ivp.result import Embedding, OdeResult, state_at
 from probode.ivp.run import Carried
@@ -495,9 +496,8 @@ class Course:
     def _slope(self, t: float, y: np.ndarray, mode: Mode) -> np.ndarray:
         """``f`` in real form."""
         equation = equation_of(self.chosen, self._with_infusions(mode.fun))
-        assert equation.function is not None
-        function: Any = single_state(equation.function, mode.args, self.vectorized, equation)
-        value = np.ravel(np.asarray(function(t, y.copy())))
+        evaluation = Evaluation(equation, mode.args, self.vectorized)
+        value = np.ravel(np.asarray(evaluation(t, y.copy())))
         order = equation.order
         return Embedding(y.size // order, np.iscomplexobj(y), order).flatten(value.astype(y.dtype))
 

@@ -1,7 +1,6 @@
 """The Jacobian that came with the user's function: its form, and whether it fits the function."""
 
 import inspect
-import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -14,11 +13,7 @@ from probode.engines.two_pole.system import Asked
 from probode.ivp.options import Options
 from probode.ivp.result import Embedding
 from probode.programs.colouring import read_pattern
-
-_STEP = 1e-6
-_WRONG = 0.1
-"""Part of a derivative by which ``jac`` may differ from it: some leave small terms out."""
-_GOLDEN = 0.6180339887498949
+from probode.programs.jacobian_check import function_of, mismatch, points_near
 
 
 def in_real_form(asked: Asked, embedding: Embedding) -> Asked:
@@ -120,45 +115,28 @@ class UserJacobian(NamedTuple):
         self,
         function: Callable[..., Any],
         args: tuple[Any, ...],
-        t0: float,
+        t_span: tuple[float, float],
         y0: np.ndarray,
-    ) -> None:
-        """Raise where ``jac`` cannot be called or has the wrong shape; warn where it is wrong.
+    ) -> str | None:
+        """Raise where ``jac`` cannot be called or has the wrong shape; say where it is wrong.
 
-        Its product with one direction is compared with differences of ``function`` (on the real
-        form of a state), where those ahead and those behind agree.
+        It is compared with differences of ``function`` (both on the real form of a state) at the
+        start and at points near it: terms that vanish at the start are seen there.
         """
         if callable(self.jac):
             _check_signature(self.jac, args, self.embedding.order)
-        matrix = self.on_real_form(t0, y0, args)
-        if matrix.ndim != 2:
-            return
-        direction = _direction(y0)
-
-        def value(step: float) -> np.ndarray:
-            return np.ravel(function(t0, y0 + step * direction, *args))
-
-        with warnings.catch_warnings(), np.errstate(all="ignore"):
-            warnings.simplefilter("ignore")
-            try:
-                behind, here, ahead = (value(step) for step in (-_STEP, 0.0, _STEP))
-            except Exception:  # not defined on both sides of the start
-                return
-            if here.shape != matrix.shape[:1] or not np.isfinite(matrix).all():
-                return
-            change = (ahead - behind) / (2 * _STEP)
-            size = np.maximum(np.abs(matrix) @ np.abs(direction), np.abs(change))
-            bend = np.abs(ahead - 2 * here + behind) / _STEP
-            settled = bend <= 0.1 * _WRONG * size
-            wrong = settled & (np.abs(matrix @ direction - change) > _WRONG * size)
-        if wrong.any():
-            i = int(np.argmax(wrong))
-            warnings.warn(
-                f"`jac` is not the derivative of `fun` at the start: in row {i} its product with "
-                f"a direction is {matrix[i] @ direction:.3g}, differences of `fun` give "
-                f"{change[i]:.3g}. (Is it transposed, or in another order than `y`?)",
-                stacklevel=2,
-            )
+        at_start = self.on_real_form(t_span[0], y0, args)
+        if at_start.ndim != 2:
+            return None
+        found = mismatch(function_of(function, args), at_start, t_span[0], y0)
+        for t, y in () if found else points_near(*t_span, y0):
+            with np.errstate(all="ignore"):
+                try:
+                    matrix = self.on_real_form(t, y, args)
+                except Exception:  # not defined there
+                    continue
+            found = found or mismatch(function_of(function, args), matrix, t, y)
+        return found
 
 
 def _dense(matrix: Any) -> Any:
@@ -184,10 +162,3 @@ def _check_signature(jac: Callable[..., Any], args: tuple[Any, ...], order: int)
         raise TypeError(
             f"`jac` is called as jac(t, {named}{extra}), which {signature} does not take: {error}."
         ) from None
-
-
-def _direction(y: np.ndarray) -> np.ndarray:
-    """Every component moved by a part of its size, no two by the same."""
-    scale = float(np.max(np.abs(y), initial=0.0)) or 1.0
-    part = 0.5 + np.modf(_GOLDEN * np.arange(1, y.size + 1))[0]
-    return np.where(y == 0.0, scale, y) * part

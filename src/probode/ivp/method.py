@@ -1,10 +1,8 @@
 """What ``solve_ivp`` solves with: the method and order asked for, or chosen."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from probode.base.errors import check_choice
@@ -19,7 +17,6 @@ from probode.filter.step import Method
 from probode.ivp import choice
 from probode.ivp.options import Options
 from probode.ivp.result import Embedding
-from probode.model.equation import Equation
 from probode.model.structure import Dense
 from probode.posterior.posterior import Posterior
 
@@ -113,31 +110,6 @@ def is_large(kind: Solver | type[Solver] | None) -> bool:
     return isinstance(kind, SparseEK1) or kind is SparseEK1
 
 
-def single_state(
-    fun: Callable[..., Any], arguments: tuple[Any, ...], vectorized: bool, equation: Equation
-) -> Callable[[float, np.ndarray], Any]:
-    """The vector field as a function of one state; of higher order, as a system of first order."""
-    if equation.order > 1:
-        return partial(_system, fun, arguments, vectorized, equation)
-    if vectorized:
-        return lambda t, y: np.ravel(fun(t, y[:, None], *arguments))
-    return lambda t, y: fun(t, y, *arguments)
-
-
-def _system(
-    fun: Callable[..., Any],
-    arguments: tuple[Any, ...],
-    vectorized: bool,
-    equation: Equation,
-    t: float,
-    u: np.ndarray,
-) -> Any:
-    xp: Any = np if isinstance(u, np.ndarray) else jnp
-    parts = [part[:, None] if vectorized else part for part in xp.split(u, equation.order)]
-    highest: Any = equation.explicit(xp.ravel(xp.asarray(fun(t, *parts, *arguments))))
-    return xp.concatenate([u[len(highest) :], highest])
-
-
 def solvers_for(
     method: Solver | type[Solver] | None,
     options: Options,
@@ -207,14 +179,14 @@ def say_if_costly(solver: Solver, method: Method) -> None:
 
 def say_if_unstable(
     posterior: Posterior,
-    plain: Callable[..., Any],
+    evaluation: Callable[..., Any],
     embedding: Embedding,
     fun: Callable[..., Any],
 ) -> None:
     """Tell the user of EK0 once when its steps were limited by stability, not by the tolerance.
 
-    ``plain(t, y)`` computes what the user's ``fun`` does. A function is looked at once for an order
-    and a number of steps: its evaluations take longer than a solve does.
+    ``evaluation(t, y)`` computes what the user's ``fun`` does. A function is looked at once for an
+    order and a number of steps: its evaluations take longer than a solve does.
     """
     solver, steps = posterior.solver, int(posterior.stats.accepted)
     first_order = posterior.method.equation.order == 1  # of others the limits are not known
@@ -227,7 +199,7 @@ def say_if_unstable(
     for i in nodes.astype(int):
         y = embedding.values(np.asarray(posterior.mean)[i : i + 1])[0]
         with double_precision():
-            rate = choice.spectral_radius(plain, float(posterior.t[i]), y)
+            rate = choice.spectral_radius(evaluation, float(posterior.t[i]), y)
         step = float(posterior.step_sizes[i - 1])
         limited.append(choice.is_limited_by_stability(solver, step, rate))
     if 2 * sum(limited) > len(limited) and first_time("unstable", code_of(fun), solver.name):

@@ -26,9 +26,11 @@ from probode.base.limits import Limits
 from probode.base.status import Status
 from probode.global_error.between import places as places_between
 from probode.global_error.between import rough_between
+from probode.ivp.evaluation import Evaluation
 from probode.ivp.result import Embedding
 from probode.ivp.run import Task
 from probode.ivp.target import Integrated
+from probode.model.implicit import Implicit
 from probode.posterior.hermite import Curve, horner
 from probode.posterior.paths import NodePath
 from probode.posterior.posterior import Posterior
@@ -56,7 +58,6 @@ _TINY, _DOUBLINGS = 1e-6, 20
 """Part of a solve that its last step is where it gets stuck; how often that is doubled to get
 across."""
 
-Function = Callable[[float, np.ndarray], Any]
 Jump = tuple[np.ndarray, float, float]
 """The state at a jump, and the times right before and right after it."""
 
@@ -74,6 +75,8 @@ class Noticed(NamedTuple):
     unresolved: bool = False
     """Whether some follow each other more closely than ``f`` was looked at: others may have been
     missed."""
+    resets: bool = True
+    """Whether events with a reset are for this equation."""
 
     @property
     def words(self) -> str | None:
@@ -87,9 +90,12 @@ class Noticed(NamedTuple):
         if len(self.by_state):
             parts.append(
                 f"f jumps where the solution is at t = {_listed(self.by_state)}, which took many "
-                "short steps: an event with a reset to another function (probode.Restart) takes "
-                "fewer"
+                "short steps"
             )
+            if self.resets:
+                parts[-1] += (
+                    ": an event with a reset to another function (probode.Restart) takes fewer"
+                )
         if self.stuck is not None:
             parts.append(
                 f"at t = {self.stuck:.10g} the solution does not get away from a jump of f: it "
@@ -104,13 +110,15 @@ def _listed(times: np.ndarray) -> str:
     return first if len(times) <= 3 else f"{first}, ... ({len(times)} times)"
 
 
-def with_notice(task: Task, function: Function, solve: Callable[[Task], Integrated]) -> Integrated:
+def with_notice(
+    task: Task, evaluation: Evaluation, solve: Callable[[Task], Integrated]
+) -> Integrated:
     """Solve a task; again with breakpoints where the steps show that ``f`` switches in time."""
     begun, in_time, rounds, unresolved = task.limits.elapsed, NONE, 1, False
     posterior, path, counts = solve(task)
     while True:
         took = task.limits.elapsed - begun
-        found = notice(posterior, function, task)
+        found = notice(posterior, evaluation, task)
         counts["nfev"] += found.evaluations
         new = np.setdiff1d(found.in_time, in_time)
         unresolved |= found.unresolved
@@ -140,8 +148,8 @@ def _unresolved(posterior: Posterior) -> Posterior:
     return posterior.with_looked(*problem.look.numbers)
 
 
-def notice(posterior: Posterior, function: Function, task: Task) -> Noticed:
-    """Locate the jumps of ``function(t, y)`` along a solution that are no breakpoints yet."""
+def notice(posterior: Posterior, evaluation: Evaluation, task: Task) -> Noticed:
+    """Locate the jumps of an equation along a solution that are no breakpoints yet."""
     none = Noticed(NONE, NONE)
     if not isinstance(posterior.path, NodePath) or len(posterior.t) < 4:
         return none
@@ -151,10 +159,10 @@ def notice(posterior: Posterior, function: Function, task: Task) -> Noticed:
     in_python = posterior.stats.path == "python"
     places = _dips(t, _DIP_IN_PYTHON if in_python else _DIP, ended)
     switches, look = posterior.problem.switches, posterior.problem.look
-    samples = switches is not None and switches.finely
+    samples = switches is not None and switches.finely and not evaluation.is_residual
     if len(places) == 0 and ended and not samples:
         return none
-    along = _Along(posterior, function, task.embedding)
+    along = _Along(posterior, evaluation, task.embedding)
     known = task.breakpoints if switches is None else np.union1d(task.breakpoints, switches.times)
     places = places[along.steepness[places] > 1.0]
     steps = np.stack([t[places], t[places + 1]], axis=1)
@@ -174,7 +182,8 @@ def notice(posterior: Posterior, function: Function, task: Task) -> Noticed:
     gap = abs(t[-1] - t[0]) / _SAMPLES if look is None else look.gap
     every = np.union1d(in_time, known)
     unresolved = samples and len(in_time) > 0 and bool(np.min(np.diff(every), initial=np.inf) < gap)
-    return Noticed(in_time, by_state, stuck, along.evaluations, unresolved)
+    resets = not isinstance(evaluation.equation, Implicit)
+    return Noticed(in_time, by_state, stuck, along.evaluations, unresolved, resets)
 
 
 def _are_away(intervals: np.ndarray, known: np.ndarray) -> np.ndarray:
@@ -204,10 +213,14 @@ def _dips(t: np.ndarray, part: float, ended: bool) -> np.ndarray:
 
 
 class _Along:
-    """``f`` along a solution."""
+    """The equation along a solution: ``f(t, y)``, or a residual ``F(t, y, y')``.
 
-    def __init__(self, posterior: Posterior, function: Function, embedding: Embedding) -> None:
-        self._function, self._embedding = function, embedding
+    A residual is about zero on both sides of a jump, if each is evaluated with its own slope. It is
+    evaluated with the slope before the jump on both.
+    """
+
+    def __init__(self, posterior: Posterior, evaluation: Evaluation, embedding: Embedding) -> None:
+        self._evaluation, self._embedding = evaluation, embedding
         self.evaluations = 0
         path: Any = posterior.path
         means, equation = np.asarray(path.means), posterior.method.equation
@@ -216,7 +229,15 @@ class _Along:
         )
         self._values = means[:, equation.order]
         some = np.linspace(0, len(means) - 1, min(len(means), 12)).astype(int)
-        self._varies = np.nan_to_num(np.ptp(self._values[some], axis=0))
+        values = self._values[some]
+        self._slopes_vary = self._varies = np.nan_to_num(np.ptp(values, axis=0))
+        if evaluation.is_residual:
+            times, states = self._curve.t[some].tolist(), self._curve.derivatives[some, 0]
+            first = self._values[0]
+            seen = [self._state(y, first) for y in states]
+            with np.errstate(all="ignore"):
+                values = np.array([self._value(t, u) for t, u in zip(times, seen, strict=True)])
+            self._varies = np.nan_to_num(np.ptp(values, axis=0))
 
     @property
     def steepness(self) -> np.ndarray:
@@ -226,7 +247,8 @@ class _Along:
         """
         with np.errstate(all="ignore"):
             change = np.abs(np.diff(self._values, axis=0))
-            size = np.max(np.nan_to_num(change / self._least(*self._ends())), axis=1)
+            least = self._least(self._values[:-1], self._values[1:], self._slopes_vary)
+            size = np.max(np.nan_to_num(change / least), axis=1)
             rate = size / np.abs(self._curve.h)
         around = np.pad(rate, _NEAR, mode="reflect")
         around = np.lib.stride_tricks.sliding_window_view(around, 2 * _NEAR + 1)
@@ -234,18 +256,22 @@ class _Along:
         with np.errstate(over="ignore"):
             return np.where(size > 1.0, rate / np.maximum(_STEEP * usual, 1e-300), 0.0)
 
-    def _ends(self) -> tuple[np.ndarray, np.ndarray]:
-        return self._values[:-1], self._values[1:]
+    def _least(
+        self, fa: np.ndarray, fb: np.ndarray, varies: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Return the smallest jump, given values on both sides."""
+        varies = self._varies if varies is None else varies
+        return np.asarray(_LEFT * varies + 1e-9 * (np.abs(fa) + np.abs(fb)) + 1e-300)
 
-    def _least(self, fa: np.ndarray, fb: np.ndarray) -> np.ndarray:
-        """The smallest jump, given values on both sides."""
-        return np.asarray(_LEFT * self._varies + 1e-9 * (np.abs(fa) + np.abs(fb)) + 1e-300)
+    def _state(self, y: np.ndarray, slope: np.ndarray) -> np.ndarray:
+        """Return the state of which the equation has a value, those of residuals with a slope."""
+        return np.concatenate([y, slope]) if self._evaluation.is_residual else y
 
     def _value(self, t: float, y: np.ndarray) -> np.ndarray:
-        """``f`` in real form, of a state in real form."""
+        """Evaluate the equation in real form, at a state in real form."""
         self.evaluations += 1
         found = np.ravel(
-            np.asarray(self._function(t, np.array(self._embedding.values(y[None])[0])))
+            np.asarray(self._evaluation(t, np.array(self._embedding.values(y[None])[0])))
         )
         return np.concatenate([found.real, found.imag]) if self._embedding.is_complex else found
 
@@ -297,7 +323,8 @@ class _Along:
         pieces = curve.pieces(np.array([step]))
 
         def at(t: float) -> np.ndarray:
-            return np.asarray(horner(pieces, np.array([(t - begin) / h]))[0])
+            y = np.asarray(horner(pieces, np.array([(t - begin) / h]))[0])
+            return self._state(y, self._values[step])
 
         return self._between(at, begin, float(curve.t[step + 1]))
 
@@ -329,7 +356,7 @@ class _Along:
             return []
 
         def at(t: float) -> np.ndarray:
-            return np.asarray(state + (t - end) * slope)
+            return self._state(state + (t - end) * slope, slope)
 
         before = self._value(end, at(end))
         for k in range(_DOUBLINGS):
@@ -362,6 +389,9 @@ class _Along:
         if not 0.0 < size < np.inf:
             return False
         move = 1e-6 * max(float(np.max(np.abs(states[0]))), float(np.max(np.abs(y))))
-        ahead, behind = (self._value(end, y + sign * move / size * slope) for sign in (1.0, -1.0))
+        ahead, behind = (
+            self._value(end, self._state(y + sign * move / size * slope, slope))
+            for sign in (1.0, -1.0)
+        )
         least = _LEFT * self._varies + 1e-3 * np.max(np.abs(slope))
         return bool(np.any(np.abs(ahead - behind) > least))

@@ -3,6 +3,7 @@
 Again where a look shows that the function has changed, or that the steps have missed something.
 """
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -47,6 +48,7 @@ from probode.posterior.cut import cut
 from probode.posterior.finish import calibrated, run_and_finish
 from probode.posterior.paths import NodePath, Path, SavedPath
 from probode.posterior.posterior import Posterior
+from probode.programs.jacobian_check import WrongJacobianError
 from probode.programs.switches import NONE, Switches
 from probode.solve import build_posterior
 
@@ -153,6 +155,20 @@ class Task:
     def _solve(
         self, solver: Solver, control: Control, budget: int | None, suspects: np.ndarray = NONE
     ) -> Integrated | None:
+        """Run the solve; from the start without the user's ``jac`` if that turns out wrong."""
+        try:
+            return self._solve_with_jac(solver, control, budget, suspects)
+        except WrongJacobianError as error:
+            words = _without_jac(error, "differences of `fun` take its place")
+            task = replace(self, options=self.options._replace(jac=None))
+            done = task._solve_with_jac(solver, control, budget, suspects)
+        if done is None:
+            return None
+        return replace(done[0], problem=done[0].problem.noted(words)), *done[1:]
+
+    def _solve_with_jac(
+        self, solver: Solver, control: Control, budget: int | None, suspects: np.ndarray
+    ) -> Integrated | None:
         """Run the solve on the real form of the state; ``None``: not done in ``budget`` steps.
 
         Steps end where the function switches, and at the times ``suspects``.
@@ -210,9 +226,14 @@ class Task:
                     )
                 traced = None
             assert posterior is not None
+        if traced is not None and traced.wrong_jac is not None:
+            words = _without_jac(traced.wrong_jac, "the exact derivative of `fun` takes its place")
+            posterior = replace(posterior, problem=posterior.problem.noted(words))
         stats = posterior.stats
         counts = {
-            "nfev": int(stats.f_evaluations) + int(stats.calibration_f_evaluations),
+            "nfev": int(stats.f_evaluations)
+            + int(stats.calibration_f_evaluations)
+            + way.other_evaluations,
             "njev": int(stats.jacobian_evaluations) + int(stats.calibration_jacobian_evaluations),
             "nlu": int(stats.factorisations),
         }
@@ -318,6 +339,13 @@ class Task:
 
 
 _UNTIL_LARGE = "until is not for SparseEK1, which has no dense Jacobian: use EK0 or EK1."
+
+
+def _without_jac(found: Any, instead: str) -> str:
+    """Warn of a ``jac`` that is left out; return what there is to say of it."""
+    words = f"{str(found).removesuffix('.')}; {instead}"
+    warnings.warn(f"{words}.", stacklevel=2)
+    return words
 
 
 def _words(mass: Any) -> str:

@@ -4,6 +4,7 @@
 method; SciPy drives the steps one by one. ``probode.solve_ivp`` is faster and returns error bars.
 """
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from probode.ivp.result import Embedding
 from probode.posterior.paths import NodePath
 from probode.programs.arithmetic import Guard
 from probode.programs.finite_differences import finite_difference_jacobian
+from probode.programs.jacobian_check import Watched, WrongJacobianError
 
 _MANY = 2**30
 
@@ -98,22 +100,30 @@ class _FilterSolver(OdeSolver):
         return self._embedding.flatten(np.asarray(self.fun(t, self._embedding.values(y))))
 
     def _jacobian(self, jac: Any, sparsity: Any) -> Any:
-        if jac is None:
-            differences = finite_difference_jacobian(self._function, None, sparsity)
+        """The user's ``jac`` until it turns out wrong; without one, differences."""
+        differences = finite_difference_jacobian(self._function, None, sparsity)
 
-            def estimated(t: float, y: np.ndarray, f: np.ndarray) -> np.ndarray:
-                self.njev += 1
-                return differences(t, y, f)
-
-            return estimated
-
-        def given(t: float, y: np.ndarray, f: np.ndarray) -> np.ndarray:
-            self.njev += 1
+        def given(t: float, y: np.ndarray) -> np.ndarray:
             matrix = jac(t, self._embedding.values(y)) if callable(jac) else jac
             matrix = np.asarray(matrix.toarray() if hasattr(matrix, "toarray") else matrix)
             return self._embedding.jacobian(matrix).astype(float)
 
-        return self._guard.over(given, 2 * (self._embedding.flatten(self.y).size,))
+        guarded = self._guard.over(given, 2 * (self._embedding.flatten(self.y).size,))
+        known = None if jac is None else Watched(self._function, guarded)
+
+        def matrix(t: float, y: np.ndarray, f: np.ndarray) -> np.ndarray:
+            nonlocal known
+            self.njev += 1
+            if known is not None:
+                try:
+                    found: np.ndarray = known(t, y)
+                    return found
+                except WrongJacobianError as error:
+                    warnings.warn(f"{error}: differences of `fun` take its place.", stacklevel=2)
+                    known = None
+            return differences(t, y, f)
+
+        return matrix
 
     def _step_impl(self) -> tuple[bool, str | None]:
         with double_precision(), one_blas_thread():

@@ -22,6 +22,7 @@ from probode.ivp.function import Traced, UserFunction, host_problem
 from probode.model.implicit import Implicit
 from probode.posterior.outcome import Problem
 from probode.programs.arithmetic import Guard
+from probode.programs.jacobian_check import Watched
 from probode.programs.switches import NONE, Switches, stops_before, switches
 
 if TYPE_CHECKING:
@@ -39,6 +40,10 @@ class Way(Protocol):
     @property
     def given(self) -> Given:
         """What an engine takes."""
+
+    @property
+    def other_evaluations(self) -> int:
+        """Evaluations of the function outside of starts, steps and error estimates."""
 
     @property
     def directly(self) -> Any:
@@ -75,8 +80,9 @@ class Compiled:
         self._found = task.switching(switches(field, task.t0, task.tf))
         implicit, y0 = isinstance(task.equation, Implicit), task.given(y0)
         value = partial(value_at, field, y0)
-        found = None if implicit else self._found  # there are no steps across for these
-        suspects = np.union1d(suspects, task.breakpoints) if implicit else suspects
+        found = self._found
+        if implicit and found is not None:  # there are no steps across: steps only end there
+            suspects, found = np.union1d(suspects, found.times), None
         self.control, restarts = _with_stops(task, control, suspects, found, value)
         start, (t0, t1) = self.solver.initialization, map(np.asarray, (task.t0, task.tf))
         inputs = Inputs(method, start, field, self.control, t0, t1, y0)
@@ -94,10 +100,12 @@ class Compiled:
     def given(self) -> Given:
         return self._given
 
+    other_evaluations = 0
+
     @property
     def directly(self) -> Any:
-        task, (_, path, checks, _) = self._task, self._traced
-        if path != "numpy" or checks != 1:
+        task, traced = self._task, self._traced
+        if traced.path != "numpy" or traced.checks != 1:
             return None
         guard = Guard(self._user.fun, task.t0, self._given.inputs.y0)
         return self._user.on_host(guard, task.embedding.d).function
@@ -121,6 +129,7 @@ class DrivenFromPython:
     def __init__(self, task: "Task", solver: Solver, user: UserFunction) -> None:
         self.solver, self._task, self._user = solver, task, user
         self._asked = solver.initialization
+        self._watched: Watched | None = None
 
     def prepare(
         self, method: Method, control: Control, y0: np.ndarray, suspects: np.ndarray
@@ -129,7 +138,10 @@ class DrivenFromPython:
         task, guard = self._task, Guard(self._user.fun, self._task.t0, y0)
         hosted = self._user.on_host(guard, task.embedding.d)
         self._y0, self._said, self._begun = y0, guard.notes, list[str]()
-        self._hosted = hosted._replace(jacobian=guarded_on_host(hosted.jacobian, self._said))
+        jacobian, self._watched = hosted.jacobian, None
+        if jacobian is not None and task.options.jac is not None:
+            jacobian = self._watched = Watched(hosted.function, jacobian)
+        self._hosted = hosted._replace(jacobian=guarded_on_host(jacobian, self._said))
         self._found = task.switching(self._user.switches)
         value = partial(value_at, self._hosted, y0)
         self.control, self._restarts = _with_stops(task, control, suspects, self._found, value)
@@ -161,6 +173,10 @@ class DrivenFromPython:
         return self._given
 
     directly = None
+
+    @property
+    def other_evaluations(self) -> int:
+        return 0 if self._watched is None else self._watched.evaluations
 
     @property
     def problem(self) -> Problem:

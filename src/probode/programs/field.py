@@ -1,5 +1,6 @@
 """The user's ODE as the solvers see it: a vector field on flat vectors, and its Jacobian."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -10,9 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from probode.base.compile import compiled
 from probode.base.jax_inside import Opaque
 from probode.base.precision import inside_trace, is_traced
 from probode.base.record import record, static
+from probode.programs.jacobian_check import points_near
 from probode.programs.memory import KNOWN, key_for
 from probode.programs.program import (
     NEEDS_VALUES,
@@ -91,6 +94,15 @@ class Field:
             diagonal = jax.lax.map(entry, jnp.asarray(every), batch_size=_PRODUCTS_AT_ONCE)
         return self(t, y), self._finite(diagonal)
 
+    def is_differentiable(self, t: Any) -> bool:
+        """Whether JAX knows the derivatives of everything that the program does."""
+        y = jax.ShapeDtypeStruct((self.reads * self.d,), float)
+        try:
+            jax.eval_shape(lambda t, y: jax.jvp(lambda y: self(t, y), (y,), (y,)), t, y)
+        except Exception:  # a callback, or a while loop of the user's own
+            return False
+        return True
+
     def guard(self) -> "Field":
         """The same with zeros for what is not finite in its Jacobian."""
         return replace(self, guarded=True)
@@ -168,7 +180,55 @@ def bind(
         return traced()
     key = key_for("field", (vector_field, jac), args, y0.shape, diagonal, reads)
     field: Field = KNOWN.get(key and key.exact, traced, Field.may_be_kept)
-    return field.with_arguments(args)
+    field = field.with_arguments(args)
+    if jac is None or is_traced(field) or inside_trace() or _has_right_jacobian(field, t0, y0):
+        return field
+    warnings.warn(
+        f"`jac` is not the derivative of {name} near the start: the exact derivative takes its "
+        "place. (Is it transposed, or in another order than y?)",
+        stacklevel=3,
+    )
+    return replace(field, jacobian_program=None, jacobian_constants=())
+
+
+_WRONG = 0.01
+"""Part of a product that a user's Jacobian may leave out."""
+
+
+def _has_right_jacobian(field: Field, t0: Array, y0: Array) -> bool:
+    """Whether the user's Jacobian times some directions is what JAX's derivative gives.
+
+    At points near the start, where terms are seen that vanish at the start itself. What is not
+    finite there, and what JAX has no derivative of, is not judged.
+    """
+    if not field.is_differentiable(t0):
+        return True
+    start = np.ravel(np.asarray(y0))
+    for k, (t, y) in enumerate(points_near(float(t0), float(t0), start)):
+        direction = (y - start) * np.where(np.arange(y.size) % 3 == k, -1.0, 1.0)
+        given, exact, size = (np.asarray(x) for x in _products(field, t, y, direction))
+        judged = np.isfinite(given) & np.isfinite(exact)
+        if np.any(judged & (np.abs(given - exact) > _WRONG * np.maximum(size, np.abs(exact)))):
+            return False
+    return True
+
+
+@compiled()
+def _products(field: Field, t: Array, y: Array, v: Array) -> tuple[Array, Array, Array]:
+    """The user's Jacobian times ``v``, the exact one times ``v``, and the size of the terms.
+
+    Of a diagonal, the diagonals of both, for as many components as are cheap.
+    """
+    matrix = field.user_jacobian(t, y)
+
+    def product(v: Array) -> Array:
+        return jax.jvp(lambda y: field(t, y), (y,), (v,))[1]
+
+    if matrix.ndim == 2:
+        return matrix @ v, product(v), jnp.abs(matrix) @ jnp.abs(v)
+    some = np.unique(np.linspace(0, len(y) - 1, _PRODUCTS_AT_ONCE).astype(int))
+    columns = jax.vmap(product)(jnp.asarray(np.eye(len(y))[some]))
+    return matrix[some], columns[np.arange(len(some)), some % field.d], jnp.abs(matrix[some])
 
 
 def trace_field(
