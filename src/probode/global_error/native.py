@@ -95,6 +95,7 @@ def table(scheme: Scheme, d: int) -> np.ndarray:
         limit.LOOK,
         limit.MOST_SWEEPS,
         limit.REACH,
+        limit.PATIENCE,
     ]
     tables = [c.nodes, *rows_at(scheme.k, tuple(c.nodes.tolist())), c.matrix, c.weights]
     tables += [np.linalg.inv(c.matrix), *(f(x) for x in (shifts, columns, rows) for f in _PARTS)]

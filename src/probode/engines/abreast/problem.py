@@ -14,7 +14,7 @@ from probode.model.structure import BlockDiagonal, Dense
 
 _FOLLOWS = {"none": 0, "diagonal": 1, "full": 2}
 
-_HEAD = 17
+_HEAD = 18
 """Numbers before the tables of a scheme: see ``struct Scheme`` of ``src/transport.hpp``."""
 
 _WINDOWS = 4

@@ -20,7 +20,7 @@ struct Scheme {
   SchemeKind kind;
   int d, s, k, rounds, middle, pairs;  // rounds: corrections, or sweeps
   double left_over, most_iterations, first_credit, credit, rounding;
-  double early, shrinks, look, most_sweeps, reach;
+  double early, shrinks, look, most_sweeps, reach, patience;
   const double *nodes, *values, *slopes, *matrix, *weights, *inverse;
   const double *shift_re, *shift_im, *column_re, *column_im, *row_re, *row_im;
 
@@ -42,7 +42,8 @@ struct Scheme {
     look = x[14];
     most_sweeps = x[15];
     reach = x[16];
-    nodes = x + 17;
+    patience = x[17];
+    nodes = x + 18;
     values = nodes + s;
     slopes = values + s * (2 * k + 1);
     matrix = slopes + s * (2 * k + 1);
@@ -428,9 +429,9 @@ class Transport {
       measure();
       if (round > c_.rounds) corrections_ += 1.0;
       if (round == 1 && looks) continue;
-      // Where `h J` is not small, more sweeps do not help.
-      const bool shrinks = changed_ <= c_.shrinks * before && round < c_.most_sweeps;
-      if (round == 1 || settled(before) || !shrinks) break;
+      // Sweeps converge for `h |λ| < 4.6`; beyond that, more of them do not help.
+      const bool shrinks = changed_ <= c_.shrinks * before || round < c_.patience;
+      if (round == 1 || settled(before) || !shrinks || round >= c_.most_sweeps) break;
       due_ = true;
     }
     for (int a = 0; a < d_; ++a) {

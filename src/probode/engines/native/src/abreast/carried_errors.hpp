@@ -491,13 +491,13 @@ struct CarriedErrors {
       measure();
       changed_ = choose(going, changed_, old);
       if (round > s.rounds) turns_ = choose(going, turns_ + 1.0, turns_);
-      // Where `h J` is not small, more sweeps do not help.
+      // Sweeps converge for `h |λ| < 4.6`; beyond that, more of them do not help.
       Mask more = none_of(settled(before));
       if (round == 1) {
         more = looks;  // one sweep, or as many as it takes
       } else {
-        const Mask shrinks = both(changed_ <= control.shrinks * before, mask(round < control.most_sweeps));
-        more = both(more, shrinks);
+        const Mask shrinks = either(changed_ <= control.shrinks * before, mask(round < control.patience));
+        more = both(more, both(shrinks, mask(round < control.most_sweeps)));
         due = either(due, both(going, more));
       }
       going = both(going, more);

@@ -6,7 +6,7 @@ namespace probode {
 // What may change without another program: of the control, and of the transport.
 struct Options {
   double rho, eta_min, eta_max, min_step, max_step, integral, proportional, last_attempt;
-  double left_over, most_iterations, first_credit, credit, rounding, early, shrinks, look, most_sweeps, reach;
+  double left_over, most_iterations, first_credit, credit, rounding, early, shrinks, look, most_sweeps, reach, patience;
   double harmless, doubt, windows[4];
 };
 
