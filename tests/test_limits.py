@@ -10,7 +10,7 @@ from only_python import number
 
 from probode import Status, solve, solve_ivp
 from probode.base import limits as limits_module
-from probode.base.limits import Limits
+from probode.base.limits import Limits, compiling, rehearsed
 from probode.engines import kept, native
 from probode.posterior import export
 
@@ -113,12 +113,13 @@ def test_an_estimate_that_ends_early_is_not_trusted(clock):
         return only_python(t, y)
 
     whole = solve_ivp(slowly, (0.0, 5.0), [1.0, 0.0])
-    solving = len(calls) - whole.posterior.stats.calibration_f_evaluations
+    looks = whole.posterior.problem.look.probes
+    solving = len(calls) - whole.posterior.stats.calibration_f_evaluations - looks
     calls.clear()
 
     def late(t, y):
         calls.append(t)
-        clock.now += 100.0 if len(calls) == solving + 40 else 0.0
+        clock.now += 100.0 if len(calls) == solving + 88 else 0.0
         return only_python(t, y)
 
     part = solve_ivp(late, (0.0, 5.0), [1.0, 0.0], time_limit=10.0)
@@ -129,6 +130,49 @@ def test_an_estimate_that_ends_early_is_not_trusted(clock):
     assert 1 < known.sum() < len(known)
     np.testing.assert_allclose(part.y, whole.y, rtol=1e-12)
     assert np.all(part.y_std[:, ~known] > 0.5)
+
+
+def test_looks_between_the_steps_end_in_time(clock):
+    """There is time for a hundred of them after the steps and the estimate of the error."""
+    clock.tick = 0.0
+    calls, most = [], 10**9
+
+    def slowly(t, y):
+        calls.append(t)
+        clock.now += 100.0 if len(calls) == most else 0.0
+        return only_python(t, y)
+
+    whole = solve_ivp(slowly, (0.0, 5.0), [1.0, 0.0]).posterior
+    looks = whole.problem.look.probes
+    most = len(calls) - looks + 100
+    calls.clear()
+    part = solve_ivp(slowly, (0.0, 5.0), [1.0, 0.0], time_limit=10.0).posterior
+    assert len(calls) < most + 10 and looks > 1000
+    assert part.problem.look.probes < 200 and part.problem.look.gap > whole.problem.look.gap
+
+
+def test_programs_that_are_compiled_are_no_reason_to_stop(clock):
+    """The first trial takes long because it compiles; further steps would not."""
+    clock.tick, trials = 0.0, []
+
+    def finish(within):
+        trials.append(within)
+        clock.now += 0.01
+        if len(trials) == 1:
+            with compiling():
+                clock.now += 5.0
+
+    assert rehearsed(finish, 1, Limits(8.0)) < 0.02
+    assert len(trials) == 2
+
+
+def test_a_solution_that_slides_is_told_at_any_tolerance():
+    def relay(t, y):
+        sign = np.sign(y[0] + y[1])
+        return np.array([-sign, -0.5 * sign + 0.1 * y[0]])
+
+    options = {"rtol": 1e-3, "atol": 1e-3, "max_num_steps": 1500}
+    assert "slide" in solve_ivp(relay, (0, 10), [1.0, 0.5], **options).message
 
 
 def test_the_limit_on_memory_ends_a_solve_with_what_it_has():

@@ -8,12 +8,15 @@ clock looked at right after it.
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from math import inf, isfinite
 from typing import Any
 
 GRACE = 0.4
 """Seconds beyond the limit that what follows the steps may take, if it was guessed too short."""
+_TRIALS = 3
+"""Times that finishing is tried out, if it is ended early each time."""
 _SLOWER = 1.6
 """All steps together take longer than a few of them tell: memory that is new, rare iterations."""
 _PART_OF_MEMORY = 0.5
@@ -26,22 +29,45 @@ _UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
 def rehearsed(finish: Callable[["Limits"], Any], steps: int, limits: "Limits") -> float:
-    """Seconds per step that finishing so many takes; a second time, since the first may compile."""
+    """Return the seconds per step that finishing so many takes, without those of compiling.
+
+    The first trial compiles, which the solve itself then need not do: that time says nothing about
+    further steps. A trial that is ended early may leave programs to be compiled by the next one.
+    """
     took = inf
-    for _ in range(2):
-        within = Limits(limits.left / 8)
+    for trial in range(_TRIALS):
+        within = Limits(limits.left / 8, compiles=False)
         finish(within)
+        late = within.expired()
         # What had to be ended early takes many times as long: there is no time for more steps.
-        took = min(took, within.elapsed * (100.0 if within.expired() else 1.0))
-        if limits.left < 4 * within.elapsed:
+        took = min(took, within.elapsed * (100.0 if late else 1.0))
+        if limits.left <= 0.0 or (trial > 0 and not late):
             break
     return _SLOWER * took / steps
 
 
-class Limits:
-    """Seconds since this was made, and bytes."""
+@contextmanager
+def compiling() -> Iterator[None]:
+    """Count the time within as that of compiling."""
+    global _compiling
+    begun = time.perf_counter()
+    try:
+        yield
+    finally:
+        _compiling += time.perf_counter() - begun
 
-    def __init__(self, seconds: float = inf, memory: float | None = inf) -> None:
+
+_compiling = 0.0
+"""Seconds that this process has spent compiling."""
+
+
+class Limits:
+    """Seconds since this was made (without those in which it ``compiles``, or with), and bytes."""
+
+    def __init__(
+        self, seconds: float = inf, memory: float | None = inf, *, compiles: bool = True
+    ) -> None:
+        self._compiled = None if compiles else _compiling
         self.begun = time.perf_counter()
         self.seconds, self._memory = seconds, memory
 
@@ -65,7 +91,8 @@ class Limits:
     @property
     def elapsed(self) -> float:
         """Seconds since the call began."""
-        return time.perf_counter() - self.begun
+        compiled = 0.0 if self._compiled is None else _compiling - self._compiled
+        return time.perf_counter() - self.begun - compiled
 
     @property
     def left(self) -> float:

@@ -30,6 +30,7 @@ import jaxlib
 import numpy as np
 
 from probode.base.jax_inside import cache_folder, is_tracer, restored, stored, trace_settings
+from probode.base.limits import compiling
 from probode.base.waiting import doing
 
 LARGEST = 200 * 2**20
@@ -112,7 +113,8 @@ class KeptProgram:
         with self._turn:
             program = self._programs.get(signature)
             if program is None:
-                program = _compiled(self._jitted.lower(*args), self._options)
+                with compiling():
+                    program = _compiled(self._jitted.lower(*args), self._options)
                 if len(self._programs) >= _MOST_PROGRAMS:
                     self._programs.clear()
                 self._programs[signature] = program

@@ -26,6 +26,7 @@ import numpy as np
 from jaxtyping import Array
 
 from probode.base.compile import compiled
+from probode.base.limits import Limits
 from probode.engines.native import library
 from probode.engines.native.tape import tape_of
 from probode.global_error import interpolant
@@ -99,11 +100,12 @@ def look_between(
     extra: np.ndarray,
     evaluations: int,
     finely: bool = False,
-) -> Look:
+    limits: Limits | None = None,
+) -> Look | None:
     """Look at ``f`` along the interpolant with contact ``k``, also at the times ``extra``.
 
-    ``evaluations`` is what the solve has cost: a Python function is not asked much more often, but
-    ``finely`` if it may switch.
+    ``evaluations`` is what the solve has cost: a Python function is not evaluated much more often,
+    except ``finely`` if it may switch, and within its ``limits``; ``None``: there was no time.
     """
     f, cells = _evaluator(problem)
     if isinstance(problem, HostProblem) and finely:
@@ -120,6 +122,12 @@ def look_between(
     w = interpolant.data(np, k, nodes.means[i], nodes.means[i + 1], h)
     value = nodes.means[i, 0] + np.einsum("nw,nwd->nd", interpolant.value_rows(np, k, tau), w)
     slope = np.einsum("nw,nwd->nd", interpolant.slope_rows(np, k, tau), w) / h[:, None]
+    known = None
+    if isinstance(problem, HostProblem) and limits is not None and limits.left < np.inf:
+        known, seen = _in_time(problem, times, value, limits)
+        if not np.any(seen):
+            return None
+        times, i, value, slope, known = (x[seen] for x in (times, i, value, slope, known))
     every = np.sort(np.concatenate([direction * nodes.t, direction * times]))
     at = np.searchsorted(every, direction * times)
     before, after = every[np.maximum(at - 1, 0)], every[np.minimum(at + 1, len(every) - 1)]
@@ -130,7 +138,7 @@ def look_between(
             both = np.concatenate([value, slope, direction * gap[:, None]], axis=1)
             residual = _in_jax(_forgetting, problem, times, both)
         else:
-            residual = slope - f(times, value)
+            residual = slope - (f(times, value) if known is None else known)
     residual = np.where(np.isfinite(residual), residual, 0.0)  # a step there would be rejected
     rough = rough_between(times, residual, slope - residual) if finely else np.zeros((0, 2))
     allowed = _ALLOWED_TOLERANCES * np.maximum(nodes.tolerance[i], nodes.tolerance[i + 1])
@@ -156,6 +164,18 @@ def look_between(
     suspects = direction * np.stack([before[found], direction * times[found], after[found]], axis=1)
     longest = float(np.max(np.diff(every), initial=0.0))
     return Look(len(times), longest, float(np.max(excess, initial=0.0)), suspects, rough)
+
+
+def _in_time(
+    problem: HostProblem, t: np.ndarray, y: np.ndarray, limits: Limits
+) -> tuple[np.ndarray, np.ndarray]:
+    """``f`` at as many times as there is time for, spread evenly, and which these are."""
+    found, seen = np.zeros_like(y), np.zeros(len(t), bool)
+    for k in np.argsort(_GOLDEN * np.arange(len(t)) % 1.0).tolist()[::-1]:
+        if limits.left <= 0.0:
+            break
+        found[k], seen[k] = problem.function(float(t[k]), y[k]), True
+    return found, seen
 
 
 def rough_between(t: np.ndarray, residual: np.ndarray, f: np.ndarray) -> np.ndarray:

@@ -58,6 +58,12 @@ _TINY, _DOUBLINGS = 1e-6, 20
 """Part of a solve that its last step is where it gets stuck; how often that is doubled to get
 across."""
 
+_RECENT, _FLIPS, _FLIP, _SOON = 1000, 4, 0.5, 0.05
+"""Last steps among which a solution that slides along a jump has so many changes of ``f`` by this
+part of its range there, within this part of the time so far."""
+_ACROSS = 10
+"""Doublings of what the solution moves in a step, to get across the jump."""
+
 Jump = tuple[np.ndarray, float, float]
 """The state at a jump, and the times right before and right after it."""
 
@@ -173,10 +179,10 @@ def notice(posterior: Posterior, evaluation: Evaluation, task: Task) -> Noticed:
         jumps = along.bisected(places, task.limits)
         jumps += [] if ended else along.ahead(task.tf)
         if samples:
-            rough = along.rough() if look is None else look.rough
+            rough = along.rough(task.limits) if look is None else look.rough
             jumps += along.in_time(rough[_are_away(rough, known)], task.limits)
         stays = [along.stays(*jump) for jump in jumps]
-        stuck = None if ended or any(stays[-1:]) or not along.is_stuck() else float(t[-1])
+        stuck = None if ended or any(stays[-1:]) or not along.slides() else float(t[-1])
     times, of_time = np.array([b for _, _, b in jumps]), np.array(stays, bool)
     in_time, by_state = np.unique(times[of_time]), np.unique(times[~of_time])
     gap = abs(t[-1] - t[0]) / _SAMPLES if look is None else look.gap
@@ -286,13 +292,17 @@ class _Along:
                 found.append(jump)
         return found
 
-    def rough(self) -> np.ndarray:
+    def rough(self, limits: Limits) -> np.ndarray:
         """Pairs of times between which ``f`` may jump, from samples along the whole solution."""
-        curve = self._curve
+        curve, values = self._curve, []
         times, step = places_between(curve.t, _SAMPLES)
         part = (times - curve.t[step]) / curve.h[step]
         states = curve(step, part)
-        f = np.array([self._value(*point) for point in zip(times.tolist(), states, strict=True)])
+        for t, y in zip(times.tolist(), states, strict=True):
+            if limits.left <= 0.0:
+                return np.zeros((0, 2))
+            values.append(self._value(t, y))
+        f = np.array(values)
         if f.shape != states.shape:  # of an equation of higher order: the last component
             f = np.concatenate([states[:, f.shape[1] :], f], axis=1)
         good = np.all(np.isfinite(f), axis=1)
@@ -378,20 +388,42 @@ class _Along:
                 return False
         return True
 
-    def is_stuck(self) -> bool:
-        """Whether the last steps were tiny, and ``f`` jumps a little ahead or behind in ``y``."""
+    def slides(self) -> bool:
+        """Whether ``f`` jumps at the end of the solution because of the state, to and fro.
+
+        Either the last steps show several such jumps within a small part of the time, or they are
+        tiny and there is a jump a little ahead or behind.
+        """
         t, states = self._curve.t, self._curve.derivatives[:, 0]
-        if abs(t[-1] - t[-2]) > _TINY * abs(t[-1] - t[0]):
+        end, elapsed, f = float(t[-1]), abs(t[-1] - t[0]), self._values[-_RECENT:]
+        height = np.ptp(f, axis=0)
+        jumps = np.abs(np.diff(f, axis=0)) > _FLIP * height
+        jumps &= height > _LEFT * self._slopes_vary
+        flips = np.flatnonzero(np.any(jumps, axis=1))[-_FLIPS:]
+        flips += max(len(t) - _RECENT, 0)
+        if len(flips) == _FLIPS and abs(end - t[flips[0]]) <= _SOON * elapsed:
+            slopes = self._curve.derivatives[flips[-1] : flips[-1] + 2, 1]
+            across = abs(t[-1] - t[-2]) * (slopes[1] - slopes[0])
+            least = _FLIP * float(np.min(height[np.any(jumps, axis=0)])) / 2.0
+            return any(
+                self._differ(end, states[-1], 2.0**k * across, least) for k in range(_ACROSS)
+            )
+        if abs(t[-1] - t[-2]) > _TINY * elapsed:
             return False
-        end, y = float(t[-1]), states[-1]
-        slope = self._curve.derivatives[-1, 1]
+        y, slope = states[-1], self._curve.derivatives[-1, 1]
         size = np.linalg.norm(slope)
         if not 0.0 < size < np.inf:
             return False
         move = 1e-6 * max(float(np.max(np.abs(states[0]))), float(np.max(np.abs(y))))
+        return self._differ(end, y, move / size * slope, 1e-3 * float(np.max(np.abs(slope))))
+
+    def _differ(self, t: float, y: np.ndarray, move: np.ndarray, more: float = 0.0) -> bool:
+        """Whether ``f`` is another one at ``y + move`` than at ``y - move``.
+
+        A residual takes the last slope at both.
+        """
+        slope = self._values[-1]
         ahead, behind = (
-            self._value(end, self._state(y + sign * move / size * slope, slope))
-            for sign in (1.0, -1.0)
+            self._value(t, self._state(y + sign * move, slope)) for sign in (1.0, -1.0)
         )
-        least = _LEFT * self._varies + 1e-3 * np.max(np.abs(slope))
-        return bool(np.any(np.abs(ahead - behind) > least))
+        return bool(np.any(np.abs(ahead - behind) > _LEFT * self._varies + more))

@@ -104,7 +104,10 @@ class ErrorBars:
         calibrated = self.with_calibration(made)
         if not whole:
             return calibrated.without("calibration")
-        return calibrated if self.problem.field is None else calibrated._with_a_look_between()
+        # Steps that are only tried out, to learn how long the rest takes, need no look.
+        if self.problem.field is None or self.status == Status.RUNNING:
+            return calibrated
+        return calibrated._with_a_look_between(limits)
 
     def _error_at_start(self: Any) -> np.ndarray | None:
         """The error of the first mean, if it is not exact.
@@ -125,8 +128,11 @@ class ErrorBars:
         missing = tuple(name for name in NOT_DONE if name in (*self.missing, what))
         return replace(self, status_code=code, missing=missing)
 
-    def _with_a_look_between(self: Any) -> "Posterior":
-        """See whether the vector field does something between the steps that they did not see."""
+    def _with_a_look_between(self: Any, limits: Limits) -> "Posterior":
+        """See whether the vector field does something between the steps that they did not see.
+
+        A function that Python evaluates is looked at as often as time allows.
+        """
         made, problem, t = self.calibration, self.problem, np.asarray(self.t)
         assert made is not None and isinstance(self.path, NodePath)
         if len(t) < 2:
@@ -142,8 +148,10 @@ class ErrorBars:
         asked = int(self.stats.f_evaluations) + int(made.f_evaluations)
         finely = problem.switches is not None and problem.switches.finely
         look = look_between(
-            as_system(equation, problem.field), made.contact, nodes, extra, asked, finely
+            as_system(equation, problem.field), made.contact, nodes, extra, asked, finely, limits
         )
+        if look is None:
+            return self
         return replace(self, problem=problem.seen(look)).with_looked(*look.numbers)
 
     def with_looked(self: Any, *numbers: float) -> "Posterior":
