@@ -143,7 +143,9 @@ class _Walk:
         )
         linear = all(x.linear for x in moving) and (name in LINEAR or factor)
         straight = all(x.straight for x in moving) and (
-            name in _STRAIGHT or factor or (name == "convert_element_type" and keeps_fractions(equation))
+            name in _STRAIGHT
+            or factor
+            or (name == "convert_element_type" and keeps_fractions(equation))
         )
         known = all(x.known for x in moving) and not is_traced(
             [x.value for x in operands if isinstance(x, _Number)]
@@ -207,7 +209,9 @@ class _Walk:
         if np.size(wanted) > _MOST:
             return jnp.zeros(0)
         crosses = (jnp.isfinite(slope) & (slope != 0.0) & (length > 0.0)[:, None])[..., None]
-        t = first[:, None, None] + (wanted - a[..., None]) / jnp.where(crosses, slope[..., None], 1.0)
+        t = first[:, None, None] + (wanted - a[..., None]) / jnp.where(
+            crosses, slope[..., None], 1.0
+        )
         slack = _SLACK * (ends[-1] - ends[0])
         inside = (t >= ends[:-1, None, None] - slack) & (t <= ends[1:, None, None] + slack)
         return jnp.where(crosses & inside, t, jnp.inf).reshape(-1)
@@ -254,10 +258,15 @@ class _Levels(NamedTuple):
     def between(self, low: Any, high: Any, known: bool) -> Any:
         """Those between two numbers, along a further axis; also others."""
         if self.entries is not None:
-            return jnp.broadcast_to(jnp.ravel(jnp.asarray(self.entries, float)), (*low.shape, np.size(self.entries)))
+            return jnp.broadcast_to(
+                jnp.ravel(jnp.asarray(self.entries, float)), (*low.shape, np.size(self.entries))
+            )
         if self.unit is None:
             return jnp.zeros((*low.shape, 1))
-        first, last = jnp.ceil(low / self.unit - self.shift), jnp.floor(high / self.unit - self.shift)
+        first, last = (
+            jnp.ceil(low / self.unit - self.shift),
+            jnp.floor(high / self.unit - self.shift),
+        )
         room = _ROOM
         if known:
             most = np.max(np.asarray(last - first), initial=0.0)
