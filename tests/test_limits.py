@@ -1,5 +1,6 @@
 """Limits on time and memory hold in every path, and what was not done is said."""
 
+import time
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -235,3 +236,15 @@ def test_rounds_towards_a_tolerance_share_the_time(clock):
     )
     assert not result.global_met
     assert "time limit" in result.message
+
+
+def test_a_second_solve_has_the_time_limit_of_the_first():
+    def slower(t, y):
+        if slow:
+            time.sleep(0.01)
+        return [-float(y[0])]
+
+    slow = False
+    posterior = solve_ivp(slower, (0, 10), [1.0], time_limit=0.1).posterior
+    slow = True
+    assert "stopped" in posterior.diagnose(again=True).flags
