@@ -264,8 +264,8 @@ def sample_rows(
         )
         drawn = jnp.where(still, right, kernel.draw(method, right, noise[i], spread))
         before = kernel.marginalize(method, after, left.t)
-        before = rescaled(method, before.factor, before.h, left.h)
-        return values.at[i].set(drawn[:order]), drawn, jnp.where(still, smoothed, before)
+        factor = rescaled(method, before.factor, before.h, left.h)
+        return values.at[i].set(drawn[:order]), drawn, jnp.where(still, smoothed, factor)
 
     order = method.equation.order
     values = jnp.zeros((rows.t.shape[0], order, last.shape[-1])).at[count].set(last[:order])
