@@ -201,7 +201,8 @@ def solve_ivp(
     if np.isinf(float(t_span[1])) and given == (None, None, None):
         limited = options | {"max_num_steps": _WITHOUT_END}
         result = solve_ivp(*call, **limited)
-        if result.posterior is not None and result.posterior.status == Status.MAX_STEPS:
+        ended = result.status < 0 and result.posterior is not None
+        if ended and result.posterior.status == Status.MAX_STEPS:
             result.message += (
                 f" In {_WITHOUT_END} steps nothing has ended the solve, and t_span has no end: "
                 "check that the terminal event can occur, or give max_num_steps or time_limit."
