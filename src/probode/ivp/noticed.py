@@ -184,8 +184,9 @@ def notice(posterior: Posterior, evaluation: Evaluation, task: Task) -> Noticed:
         jumps += [] if ended else along.ahead(task.tf)
         if samples:
             rough = along.rough(task.limits) if look is None else look.rough
-            rough = np.concatenate([rough, around])
             jumps += along.in_time(rough[_are_away(rough, known)], task.limits)
+            met = np.union1d(known, [b for _, _, b in jumps])
+            jumps += along.in_time(around[_are_away(around, met)], task.limits)
         stays = [along.stays(*jump) for jump in jumps]
         stuck = None if ended or any(stays[-1:]) or not along.slides() else float(t[-1])
     times, of_time = np.array([b for _, _, b in jumps]), np.array(stays, bool)
