@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from probode import solve_ivp
+from probode import EK1, solve, solve_ivp
 from probode.engines import native
 
 END = 1e12
@@ -49,3 +49,9 @@ def test_an_event_that_never_occurs_is_not_found():
     result = solve_ivp(lambda t, y: -y, (0.0, END), [1.0], events=never)
     assert result.status == 0
     assert len(result.t_events[0]) == 0
+
+
+def test_standard_deviations_at_chosen_times_are_as_small_as_the_tolerance():
+    at = np.array([1.0, 20.0, 1e3, 1e8])
+    found = solve(lambda t, y: -y, (0.0, END), np.ones(1), solver=EK1(8), save_at=at)
+    assert np.max(np.asarray(found.std)) < 1e-5

@@ -26,6 +26,7 @@ from probode.filter.smooth import (
     identity_kernel,
     rescaled,
     spread_noise,
+    unless_grown,
 )
 from probode.filter.step import Method, State, extrapolate
 from probode.programs.field import Field
@@ -294,7 +295,9 @@ def smooth_saved(method: Method, saving: Saving) -> Marginals:
         kernel = jax.tree.map(lambda x: x[i], kernels)
         reached = i < count
         # NaN rows must not touch the rows before them: give the kernel something harmless.
-        kernel = jax.tree.map(lambda x: jnp.where(reached, x, 1.0), kernel)
+        given = kernel, saved.at(i)
+        kernel, filtered = jax.tree.map(lambda x: jnp.where(reached, x, 1.0), given)
+        kernel = unless_grown(method, kernel, filtered, right)
         left = kernel.marginalize(method, right, saved.t[i])
         factor = rescaled(method, left.factor, left.h, jnp.where(reached, saved.h[i], 1.0))
         left = State(left.t, saved.h[i], left.mean, factor, right.drift)
@@ -317,13 +320,20 @@ def sample_saved(
     assert kernels is not None
     last = end.mean + spread * spread_noise(method, end.factor, end.h, noise[-1])
 
-    def body(right: Array, row: tuple[Array, Array]) -> tuple[Array, Array]:
-        i, noise = row
-        kernel = jax.tree.map(lambda x: jnp.where(i < saving.count, x[i], 1.0), kernels)
-        left = kernel.draw(method, right, noise, spread)
+    def body(
+        carry: tuple[Array, State], row: tuple[Array, Array]
+    ) -> tuple[tuple[Array, State], Array]:
+        (right, after), (i, noise) = carry, row
         reached = i < saving.count
+        given = jax.tree.map(lambda x: x[i], kernels), saving.saved.at(i)
+        kernel, filtered = jax.tree.map(lambda x: jnp.where(reached, x, 1.0), given)
+        kernel = unless_grown(method, kernel, filtered, after)
+        left = kernel.draw(method, right, noise, spread)
         right = jnp.where(reached, left, right)
-        return right, right[: method.equation.order] * _one_or_nan(jnp, reached)
+        before = kernel.marginalize(method, after, filtered.t)
+        before = replace(before, drift=after.drift)
+        after = jax.tree.map(lambda a, b: jnp.where(reached, a, b), before, after)
+        return (right, after), right[: method.equation.order] * _one_or_nan(jnp, reached)
 
     rows = (jnp.arange(saving.saved.t.shape[0]), noise[:-1])
-    return jax.lax.scan(body, last, rows, reverse=True)[1]
+    return jax.lax.scan(body, (last, end), rows, reverse=True)[1]

@@ -109,21 +109,29 @@ def backward_kernel(
     certain = structure.widen(np.swapaxes(prior.inverse_transition(jnp.abs(h)), -1, -2))
     gain = jnp.where(resolved, reversal.gain_transposed, certain)
     factor = jnp.where(resolved, reversal.factor, 0.0)
-
-    # What comes later only makes x more certain. Next to a state of which some parts are known much
-    # better than others (h times a stiff rate is 1e8 and more), the regression is made of rounding
-    # instead. Then x does not depend on x⁺, and stays as the filter left it.
-    pulled = rescaled(method, after.factor, after.h, h) @ gain
-    grown = _has_grown(jnp.concatenate([pulled, factor], axis=-2), before)[..., None, None]
-    gain = jnp.where(grown, 0.0, gain)
-    factor = jnp.where(grown, before, factor)
     center = prior.predict_mean(state.mean, h)
-    return Kernel(state.mean, center, gain, factor, h, h)
+    kernel = Kernel(state.mean, center, gain, factor, h, h)
+    return unless_grown(method, kernel, state, after)
 
 
-def _has_grown(smoothed: Array, filtered: Array) -> Array:
-    """Whether one of the standard deviations is larger than rounding alone explains."""
-    return jnp.any(gaussian.std_of(smoothed) > _GROWN * gaussian.std_of(filtered), axis=-1)
+def unless_grown(method: Method, kernel: Kernel, state: State, after: State) -> Kernel:
+    """Return a kernel back to a filtering state, or that state alone where it grows.
+
+    What comes later only makes x more certain. Next to a state of which some parts are known much
+    better than others (h times a stiff rate is 1e8 and more), the regression is made of rounding
+    instead. Then x does not depend on x⁺, and stays as the filter left it.
+    """
+    before = rescaled(method, state.factor, state.h, kernel.h)
+    pulled = rescaled(method, after.factor, after.h, kernel.h_after) @ kernel.gain_transposed
+    std = gaussian.std_of(jnp.concatenate([pulled, kernel.factor], axis=-2))
+    grown = jnp.any(std > _GROWN * gaussian.std_of(before), axis=-1)
+    block = grown[..., None, None]
+    return replace(
+        kernel,
+        shift=jnp.where(grown, state.mean, kernel.shift),
+        gain_transposed=jnp.where(block, 0.0, kernel.gain_transposed),
+        factor=jnp.where(block, before, kernel.factor),
+    )
 
 
 def identity_kernel(method: Method, state: State) -> Kernel:
