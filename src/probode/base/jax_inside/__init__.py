@@ -36,6 +36,7 @@ in one table (``known``), and :func:`those` of it that a walker has rules for ar
 from probode.base.jax_inside.compiling import (
     FAST_COMPILATION,
     LESS_OPTIMISATION,
+    Derivatives,
     cache_folder,
     in_one_piece,
     keep_compiled,
@@ -82,6 +83,7 @@ __all__ = [
     "LESS_OPTIMISATION",
     "REFUSALS",
     "Closed",
+    "Derivatives",
     "Jaxpr",
     "Opaque",
     "Unreadable",
