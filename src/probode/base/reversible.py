@@ -117,23 +117,32 @@ class _Loop(NamedTuple):
 
     def end(self, given: list[Any], state: list[Any]) -> list[Any]:
         """The last state."""
-        going, iterate = partial(self.going, given), partial(self.iterate, given)
-        return list(jax.lax.while_loop(going, iterate, state))
+        iterate = partial(self.iterate, given, first=self.begun(given, state))
+        return list(jax.lax.while_loop(partial(self.going, given), iterate, state))
 
     def going(self, given: list[Any], state: list[Any]) -> Array:
         """Whether there is another iteration."""
         return jnp.any(self.condition(*given[: self.asked], *state)[0])
 
-    def iterate(self, given: list[Any], state: list[Any]) -> list[Any]:
-        """The next state."""
-        found = self.body(*given[self.asked :], *state)
+    def iterate(self, given: list[Any], state: list[Any], first: list[Any]) -> list[Any]:
+        """The next state.
+
+        Where a problem is done the iteration begins at its ``first`` state, and its result is left
+        out: derivatives at the end may be infinite, and zero times infinity is not zero.
+        """
         one = self.condition(*given[: self.asked], *state)[0]
         if one.ndim == 0:
-            return found
-        return [
-            jnp.where(one.reshape(*one.shape, *[1] * (new.ndim - one.ndim)), new, old)
-            for new, old in zip(found, state, strict=True)
-        ]
+            return self.body(*given[self.asked :], *state)
+        found = self.body(*given[self.asked :], *_where(one, state, first))
+        return _where(one, found, state)
+
+    def begun(self, given: list[Any], state: list[Any]) -> list[Any]:
+        """A state of every problem that is not its last: the first, or that of another problem."""
+        one = self.condition(*given[: self.asked], *state)[0]
+        if one.ndim == 0:
+            return state
+        another = jnp.argmax(one)
+        return _where(one, state, [x.reshape(-1, *x.shape[one.ndim :])[another] for x in state])
 
     def recorded(self, given: list[Any], state: list[Any]) -> _Kept:
         """The last state, with those before that the way back starts from.
@@ -143,7 +152,7 @@ class _Loop(NamedTuple):
         rows = _rows(state)
         half = rows // 2
         empty = [jnp.zeros((rows + 1, *x.shape), x.dtype) for x in state]
-        zero = jnp.zeros((), int)
+        zero, first = jnp.zeros((), int), self.begun(given, state)
 
         def going(kept: _Kept) -> Array:
             return self.going(given, kept.state)
@@ -155,7 +164,7 @@ class _Loop(NamedTuple):
             state, count, distance, stack = kept
             row = jnp.where(count % distance == 0, count // distance, rows)
             stack = _written(stack, row, state)
-            return _Kept(self.iterate(given, state), count + 1, distance, stack)
+            return _Kept(self.iterate(given, state, first), count + 1, distance, stack)
 
         def fill(kept: _Kept) -> _Kept:
             kept = jax.lax.while_loop(room, iterate, kept)
@@ -178,8 +187,10 @@ class _Loop(NamedTuple):
         """
         real, moving = _real(kept.state), _real(given)
         rows = kept.stack[0].shape[0] - 1
+        first = self.begun(given, [x[0] for x in kept.stack])
         positions = jnp.arange(rows + 1) * kept.distance
-        sums = [jnp.zeros_like(given[i]) for i in moving]
+        # A sum over all iterations would lose digits in single precision.
+        sums = [jnp.zeros_like(given[i], dtype=_wide(given[i].dtype)) for i in moving]
         cotangents = [cotangents[i] for i in real]
         top = (kept.count - 1) // kept.distance
         back = _Back(kept.count - 1, top, positions, kept.stack, cotangents, sums)
@@ -192,7 +203,7 @@ class _Loop(NamedTuple):
 
             def iterate(now: Any) -> Any:
                 state, at, top, positions, stack = now
-                state, at = self.iterate(given, state), at + 1
+                state, at = self.iterate(given, state, first), at + 1
                 keeps = every | (at == there)
                 top = top + keeps
                 row = jnp.where(keeps, top, rows)
@@ -211,7 +222,7 @@ class _Loop(NamedTuple):
             state = [x[back.top] for x in back.stack]
 
             def moved(some: list[Any], values: list[Any]) -> list[Any]:
-                found = self.iterate(_with(given, moving, some), _with(state, real, values))
+                found = self.iterate(_with(given, moving, some), _with(state, real, values), first)
                 return [found[i] for i in real]
 
             _, pull = jax.vjp(moved, [given[i] for i in moving], [state[i] for i in real])
@@ -224,7 +235,8 @@ class _Loop(NamedTuple):
             )
 
         back = jax.lax.while_loop(lambda back: back.target >= 0, to_there, back)
-        return _among(given, moving, back.sums), _among(kept.state, real, back.cotangents)
+        by_given = [s.astype(given[i].dtype) for i, s in zip(moving, back.sums, strict=True)]
+        return _among(given, moving, by_given), _among(kept.state, real, back.cotangents)
 
 
 class _Back(NamedTuple):
@@ -244,6 +256,18 @@ class _Back(NamedTuple):
 def _rows(state: list[Any]) -> int:
     size = sum(x.size * x.dtype.itemsize for x in state)
     return int(np.clip(_MEMORY // max(size, 1), _FEWEST, _MOST)) // 4 * 4
+
+
+def _where(one: Array, state: list[Any], others: list[Any]) -> list[Any]:
+    """The states of some of the problems, and others in the places of the rest."""
+    return [
+        jnp.where(one.reshape(*one.shape, *[1] * (x.ndim - one.ndim)), x, other)
+        for x, other in zip(state, others, strict=True)
+    ]
+
+
+def _wide(dtype: Any) -> Any:
+    return jnp.promote_types(dtype, jnp.float64)
 
 
 def _real(values: list[Any]) -> list[int]:

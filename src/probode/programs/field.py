@@ -19,6 +19,7 @@ from probode.programs.program import (
     Program,
     is_numeric,
     is_whole,
+    numbers_of,
     of_data,
     trace,
     with_data,
@@ -114,7 +115,7 @@ class Field:
     def with_arguments(self, args: tuple[Any, ...]) -> "Field":
         """The same field with other parameters, of the same types."""
         leaves = jax.tree.leaves(tuple(args))
-        numbers = [leaves[i] for i in self.data_leaves(args)]
+        numbers = [numbers_of(leaves[i]) for i in self.data_leaves(args)]
         data = [leaf if isinstance(leaf, jax.Array) else np.asarray(leaf) for leaf in numbers]
         return Field(
             self.program,
@@ -206,7 +207,7 @@ def trace_field(
 
     def trace_both(is_data: Callable[[Any], bool]) -> Field:
         """Trace with those parameters as data that ``is_data`` says; the others are constants."""
-        data = [jnp.asarray(leaf) for leaf in leaves if is_data(leaf)]
+        data = [jnp.asarray(numbers_of(leaf)) for leaf in leaves if is_data(leaf)]
 
         def trace_one(function: Callable[..., Any], check: Callable[[Any], Array]) -> Any:
             def evaluate(t: Array, y: Array, *parameters: Any) -> Array:
@@ -258,7 +259,7 @@ def bind_values(
         return jnp.concatenate([_real(value, name, None).reshape(-1) for value in found])
 
     def attempt(is_data: Callable[[Any], bool]) -> Field:
-        data = [jnp.asarray(leaf) for leaf in leaves if is_data(leaf)]
+        data = [jnp.asarray(numbers_of(leaf)) for leaf in leaves if is_data(leaf)]
         flat: Any = y0.reshape(-1)
         program, constants = _trace(of_data(evaluate, leaves, tree, is_data), t0, flat, data)
         count = jax.eval_shape(partial(program, constants), t0, flat, *data).shape[0]
