@@ -37,7 +37,7 @@ from probode.filter.given import (
 )
 from probode.filter.restart import NO_RESTARTS, Restarts
 from probode.filter.smooth import Marginals
-from probode.filter.solvers import EK1, Solver, SparseEK1, with_start
+from probode.filter.solvers import EK1, Solver, SparseEK1, for_function, with_start
 from probode.filter.step import Method
 from probode.global_error.beside import Beside
 from probode.global_error.schemes import MODES, scheme_for
@@ -189,6 +189,7 @@ def solve(
         diagonal = solver.jacobian == "diagonal"
         function, jac = equation.traced(jac)
         field = bind(function, t0, y0, args, jac, diagonal=diagonal, reads=equation.reads)
+        solver = for_function(solver, field, t0, y0.reshape(-1))
         given_shape = (equation.order, *shape) if equation.order > 1 else shape
         steps = step_control(
             control, grid, step, t0, given_shape, equation, solver.prior.longest_step

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from probode.base.jax_inside import Opaque
+from probode.base.jax_inside import Opaque, Unreadable
 from probode.base.precision import inside_trace, is_traced
 from probode.base.record import record, static
 from probode.programs.memory import KNOWN, key_for
@@ -104,6 +104,18 @@ class Field:
         """Whether one of the programs has decompositions or transforms."""
         programs = (self.program, self.jacobian_program)
         return any(program is not None and program.calls_libraries for program in programs)
+
+    def has_derivatives(self, t: Array, y: Array) -> bool:
+        """Whether JAX can differentiate ``f``: a ``pure_callback`` in it may have no rule."""
+        try:
+            if "pure_callback" not in self.program.operations():
+                return True
+            jax.eval_shape(lambda y: jax.jvp(partial(self, t), (y,), (y,)), y)
+        except Unreadable:
+            return True
+        except ValueError:
+            return False
+        return True
 
     def may_be_kept(self) -> bool:
         """Whether what the vector field closes over is small, and outlives the trace it is in."""

@@ -79,7 +79,7 @@ class Program:
 
 def trace(function: Callable[..., Any], *inputs: Any) -> tuple[Program, tuple[Any, ...]]:
     """Trace ``function`` (of arrays, to one array) and return it with what it closes over."""
-    closed = jax_inside.trace(function, *inputs)
+    closed = jax_inside.with_callbacks(jax_inside.trace(function, *inputs), inputs)
     # Arrays, not results of a trace around this one (a user's jit), which they would not outlive.
     with jax.ensure_compile_time_eval():
         # Put there, not converted: for that JAX would compile a program.

@@ -33,6 +33,7 @@ its rules were written has another name, for which nobody has a rule. What is kn
 in one table (``known``), and :func:`those` of it that a walker has rules for are asked by kind.
 """
 
+from probode.base.jax_inside.callbacks import with_callbacks
 from probode.base.jax_inside.compiling import (
     FAST_COMPILATION,
     LESS_OPTIMISATION,
@@ -120,5 +121,6 @@ __all__ = [
     "trace_settings",
     "unknown_value",
     "walk",
+    "with_callbacks",
     "with_constants",
 ]
