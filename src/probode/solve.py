@@ -113,9 +113,7 @@ def solve(
         proportional to their number, not to the number of steps; ``save_at=t1`` keeps the final
         state only. With ``save_at`` or ``grid``, ``solve`` runs inside ``jit``, ``vmap``, ``grad``.
     max_steps
-        Bound for the number of attempted steps. Inside a trace it also makes an adaptive solve
-        differentiable in reverse mode (which needs JAX's 64-bit mode: the backward pass runs after
-        ``solve`` has returned, outside its scope of double precision).
+        Bound for the number of attempted steps.
     jac
         ``(t, y, *args) -> (d, d)`` (for ``DiagonalEK1`` also the diagonal ``(d,)``, for
         ``SparseEK1`` a sparse matrix of SciPy's), or a constant matrix; by default automatic
@@ -147,11 +145,16 @@ def solve(
         :mod:`probode.inputs`, whose times outside of it are left out (those among ``args`` are
         known). Steps end there, and the derivatives of the solution are found anew (inside a trace,
         and of an implicit equation, steps only end there), see ``docs/hybrid.md``.
+    throw
+        Whether to raise a ``RuntimeError`` if the solve fails, instead of returning what there is
+        with a ``status``. Inside a trace the error comes when the program runs (for values as for
+        derivatives), in the class that JAX gives it, and names the member of a batch. Without it
+        what was not reached is NaN there, and so are losses and gradients: see ``success``.
 
     Returns
     -------
     Posterior
-        Always, also when the end was not reached: see ``status`` and ``message``.
+        Also when the end was not reached, unless ``throw``: see ``status`` and ``message``.
 
     Examples
     --------

@@ -287,13 +287,22 @@ def run_to_end(method: Method, field: Field, control: Control, solve: Solve, t1:
 
 
 def run_grid(
-    method: Method, steps: int, field: Field, control: Control, solve: Solve, t1: Array
+    method: Method,
+    steps: int,
+    most: int,
+    field: Field,
+    control: Control,
+    solve: Solve,
+    t1: Array,
 ) -> tuple[Solve, Rows]:
-    """Take exactly ``steps`` steps; after a failure the last good state is repeated."""
+    """Take exactly ``steps`` steps; after a failure the last good state is repeated.
+
+    At ``most`` so many of them are attempted.
+    """
 
     def body(solve: Solve, _: None) -> tuple[Solve, Rows]:
         following, _accepted = advance(method, field, control, solve, t1)
-        active = running(solve)
+        active = running(solve) & (solve.counts.attempted < most)
         solve = jax.tree.map(lambda new, old: jnp.where(active, new, old), following, solve)
         return solve, Rows.of(solve)
 

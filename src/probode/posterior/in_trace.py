@@ -58,19 +58,24 @@ def _solved(
         marginals = Marginals(kept.saved.mean, kept.saved.factor)
         return SavedPath(kept.saved, marginals, kept), kept.solve, kept.solve.status
     state = loop.begin(*inputs)
+    attempts = np.iinfo(np.int64).max if asked.bound is None else asked.bound
     if times is None:
         assert grid is not None
-        final, rows = loop.run_grid(method, grid.shape[0] - 1, field, control, state, t1)
+        steps = grid.shape[0] - 1
+        final, rows = loop.run_grid(method, steps, attempts, field, control, state, t1)
         smoothed = smooth.smooth_rows(method, rows) if asked.smoothing else None
-        return NodePath.of(rows, smoothed), final, final.status
+        return NodePath.of(rows, smoothed), final, _ended(final)
     kept = saving.begin_saving(method, state, times.shape[0], asked.smoothing, asked.beside)
-    attempts = np.iinfo(np.int64).max if asked.bound is None else asked.bound
     kept = saving.run_saving(method, field, control, kept, t1, times, attempts)
     marginals = (
         saving.smooth_saved(method, kept)
         if asked.smoothing
         else Marginals(kept.saved.mean, kept.saved.factor)
     )
-    status = kept.solve.status
-    status = jnp.where(status == Status.RUNNING.value, Status.MAX_STEPS.value, status)
-    return SavedPath(kept.saved, marginals, kept), kept.solve, status
+    return SavedPath(kept.saved, marginals, kept), kept.solve, _ended(kept.solve)
+
+
+def _ended(solve: loop.Solve) -> Array:
+    """The status of a solve that takes no more steps."""
+    running = solve.status == Status.RUNNING.value
+    return jnp.where(running, Status.MAX_STEPS.value, solve.status)
