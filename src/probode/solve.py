@@ -1,9 +1,9 @@
 """``solve``: the JAX-native front door."""
 
-import dataclasses
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,18 +12,18 @@ from jaxtyping import Array
 
 from probode.base.blas import one_blas_thread
 from probode.base.errors import check_choice
+from probode.base.in_double import failure, in_double
 from probode.base.limits import Limits, in_words
 from probode.base.precision import double_precision, inside_trace, is_traced, on_host
-from probode.base.status import Status
 from probode.base.waiting import doing
 from probode.engines import saved_from_rows
 from probode.engines.choice import engine_for, name_in_trace
 from probode.engines.fallback import Fallback, may_lack_derivatives, value_at
-from probode.engines.in_jax import smooth_saved, solve_saving
+from probode.engines.in_jax import JAX, smooth_saved, solve_saving
 from probode.engines.kept import refuse_what_cannot_fit, state_bytes, working_bytes
 from probode.engines.monitor import Monitor, Progress
 from probode.engines.protocol import Engine, Inputs
-from probode.filter import loop, saving, smooth
+from probode.filter import loop, saving
 from probode.filter.control import Control, PControl, PIControl
 from probode.filter.crossing import across_switches
 from probode.filter.given import (
@@ -38,17 +38,18 @@ from probode.filter.given import (
 )
 from probode.filter.restart import NO_RESTARTS, Restarts
 from probode.filter.smooth import Marginals
-from probode.filter.solvers import EK1, Solver, SparseEK1, with_start
+from probode.filter.solvers import EK1, Solver, SparseEK1, for_function, with_start
 from probode.filter.step import Method
 from probode.global_error.beside import Beside
 from probode.global_error.schemes import MODES, scheme_for
 from probode.model.equation import FirstOrder, as_equation, check_equation
 from probode.model.implicit import Implicit
-from probode.model.invariant import check_start, read_bounds
+from probode.model.invariant import Constraint, check_start, read_bounds
 from probode.posterior import large
 from probode.posterior.again import MODE, tightened
 from probode.posterior.finish import calibrated, run_and_finish
 from probode.posterior.held import constraint_for, type_of
+from probode.posterior.in_trace import Asked, solve_in_trace
 from probode.posterior.paths import NodePath, Path, SavedPath
 from probode.posterior.posterior import Posterior, Problem, Stats
 from probode.programs.field import bind
@@ -77,6 +78,7 @@ def solve(
     invariants: Any = None,
     bounds: Any = None,
     breakpoints: Any = None,
+    throw: bool = False,
 ) -> Posterior:
     """Solve ``y' = f(t, y)``, ``y(t0) = y0`` (or another equation); return a posterior over ``y``.
 
@@ -112,9 +114,7 @@ def solve(
         proportional to their number, not to the number of steps; ``save_at=t1`` keeps the final
         state only. With ``save_at`` or ``grid``, ``solve`` runs inside ``jit``, ``vmap``, ``grad``.
     max_steps
-        Bound for the number of attempted steps. Inside a trace it also makes an adaptive solve
-        differentiable in reverse mode (which needs JAX's 64-bit mode: the backward pass runs after
-        ``solve`` has returned, outside its scope of double precision).
+        Bound for the number of attempted steps.
     jac
         ``(t, y, *args) -> (d, d)`` (for ``DiagonalEK1`` also the diagonal ``(d,)``, for
         ``SparseEK1`` a sparse matrix of SciPy's), or a constant matrix; by default automatic
@@ -147,11 +147,16 @@ def solve(
         :mod:`probode.inputs`, whose times outside of it are left out (those among ``args`` are
         known). Steps end there, and the derivatives of the solution are found anew (inside a trace,
         and of an implicit equation, steps only end there), see ``docs/hybrid.md``.
+    throw
+        Whether to raise a ``RuntimeError`` if the solve fails, instead of returning what there is
+        with a ``status``. Inside a trace the error comes when the program runs (for values as for
+        derivatives), in the class that JAX gives it, and names the member of a batch. Without it
+        what was not reached is NaN there, and so are losses and gradients: see ``success``.
 
     Returns
     -------
     Posterior
-        Always, also when the end was not reached: see ``status`` and ``message``.
+        Also when the end was not reached, unless ``throw``: see ``status`` and ``message``.
 
     Examples
     --------
@@ -164,6 +169,7 @@ def solve(
         raise TypeError(f"solver must be EK0(...), EK1(...) or SparseEK1(...), got {solver!r}.")
     check_choice("calibration", calibration, ("model", *MODES))
     limits = Limits.read(time_limit, max_memory)
+    whole_numbers = jnp.result_type(int)  # of the user: 32 bits, if the switch is off
     max_steps = check_limits(max_steps, callback)
     smooth = smooth and solver.smooths
     given_y0, given_jac = y0, jac
@@ -180,7 +186,7 @@ def solve(
         box = None if bounds is None else read_bounds(bounds, y0 if equation.reads == 1 else y0[0])
         if box is not None:
             assert equation.function is not None
-            equation = dataclasses.replace(equation, function=box.around(equation.function))
+            equation = replace(equation, function=box.around(equation.function))
             jac = box.around(jac) if callable(jac) else jac
         refuse_what_cannot_fit(solver.order, int(np.size(y0)) // equation.order, limits)
         grid = None if grid is None else grid_times(grid, t0, t1)
@@ -188,6 +194,7 @@ def solve(
         diagonal = solver.jacobian == "diagonal"
         function, jac = equation.traced(jac)
         field = bind(function, t0, y0, args, jac, diagonal=diagonal, reads=equation.reads)
+        solver = for_function(solver, field, t0, y0.reshape(-1))
         given_shape = (equation.order, *shape) if equation.order > 1 else shape
         steps = step_control(
             control, grid, step, t0, given_shape, equation, solver.prior.longest_step
@@ -249,38 +256,40 @@ def solve(
         def finish(path: Path, final: loop.Solve, status: Any, limits: Limits) -> Posterior:
             known = given.inputs
             extra = loop.start_evaluations(known.initialization, steps, solver.order)
-            extra *= 1 + (0 if traced else restarts.passed(final.state.t))
+            extra *= 1 + restarts.passed(final.state.t)
             begun = with_start(solver, known.initialization)
-            name = engine.name if not traced else name_in_trace(engine)
+            name = engine.name
             made = build_posterior(begun, method, shape, steps, path, final, status, extra, name)
-            if not traced:  # the vector field would be carried out of a trace, with its constants
-                call = partial(
-                    solve,
-                    vector_field,
-                    args=args,
-                    solver=solver,
-                    smooth=smooth,
-                    jac=given_jac,
-                    calibration=MODE,
-                    max_memory=max_memory,
-                    invariants=invariants,
-                    bounds=bounds,
-                )
-                copied = jax.tree.map(np.array, given_y0)
-                repeat = partial(
-                    _solved_again, call, control, float(t0), copied, np.asarray(breaks)
-                )
-                problem = Problem(known.field, tuple(given.notes), found, repeat=repeat)
-                made = dataclasses.replace(made, problem=problem)
+            call = partial(
+                solve,
+                vector_field,
+                args=args,
+                solver=solver,
+                smooth=smooth,
+                jac=given_jac,
+                calibration=MODE,
+                max_memory=max_memory,
+                invariants=invariants,
+                bounds=bounds,
+            )
+            copied = jax.tree.map(np.array, given_y0)
+            repeat = partial(_solved_again, call, control, float(t0), copied, np.asarray(breaks))
+            problem = Problem(known.field, tuple(given.notes), found, repeat=repeat)
+            made = replace(made, problem=problem)
             if asked is not None:
                 return large.calibrated(made, given, calibration)
             return calibrated(made, known.field, calibration, limits)
 
         if traced:
-            path, final, status = _solve_traced(
-                engine, inputs, times, wanted, grid, smooth, max_steps, beside
-            )
-            return finish(path.held_to(method, held), final, status, limits)
+            start = solver.initialization
+            asked_of = Asked(engine, start, wanted, smooth, max_steps, beside)
+            extra = loop.start_evaluations(start, steps, solver.order)
+            made = _Made(asked_of, shape, extra, name_in_trace(engine), calibration, whole_numbers)
+            given_data = solver, method, tuple(inputs[2:]), times, grid, held
+            differentiated = None if engine is JAX else _made_in_jax
+            return in_double(
+                _made_in_trace, made, *given_data, differentiated=differentiated, throw=throw
+            )[1]
         monitor = Monitor(limits, max_steps, callback, shape)
         if times is not None:
             _check_saved_memory(method, len(times), smooth, limits)
@@ -289,12 +298,20 @@ def solve(
             else:
                 saved = _solve_saving(engine, given, times, wanted, smooth, monitor, beside)
                 path, final, status = saved
-            return finish(path.held_to(method, held), final, status, limits)
+            posterior = finish(path.held_to(method, held), final, status, limits)
+            return _unless_failed(posterior) if throw else posterior
         monitor = monitor.bounded(method, smooth, calibration != "model")
         run = partial(engine.run, given)
-        posterior = run_and_finish(run, smooth, monitor, finish, constraint=held)
-        assert posterior is not None
-        return posterior
+        found_all = run_and_finish(run, smooth, monitor, finish, constraint=held)
+        assert found_all is not None
+        return _unless_failed(found_all) if throw else found_all
+
+
+def _unless_failed(posterior: Posterior) -> Posterior:
+    """The posterior; raises if the solve has failed."""
+    if posterior.status < 0:
+        raise RuntimeError(failure(posterior.status, posterior.message))
+    return posterior
 
 
 def build_posterior(
@@ -396,42 +413,46 @@ def _solve_saving(
     return SavedPath(saved, marginals, kept), final, np.asarray(status.value)
 
 
-def _solve_traced(
-    engine: Engine,
-    inputs: Inputs,
+class _Made(NamedTuple):
+    """What of a posterior made inside a trace is part of its program."""
+
+    asked: Asked
+    shape: tuple[int, ...]
+    extra: int
+    engine: str
+    calibration: str
+    whole_numbers: Any
+    """The type of those that are handed out: the user's, so that they go with his own."""
+
+
+def _made_in_trace(
+    made: _Made,
+    solver: Solver,
+    method: Method,
+    data: tuple[Any, ...],
     times: Array | None,
-    wanted: str,
     grid: Array | None,
-    smoothing: bool,
-    bound: int | None,
-    beside: Beside | None,
-) -> tuple[Path, loop.Solve, Any]:
-    """Inside a trace: everything of known size."""
-    method, _, field, control, _, t1, _ = inputs
-    if wanted == "end":
-        kept = saving.saving_of_end(method, engine.end(inputs), smoothing)
-        marginals = Marginals(kept.saved.mean, kept.saved.factor)
-        return SavedPath(kept.saved, marginals, kept), kept.solve, kept.solve.status
-    state = loop.begin(*inputs)
-    if times is None:
-        assert grid is not None
-        final, rows = loop.run_grid(method, grid.shape[0] - 1, field, control, state, t1)
-        smoothed = smooth.smooth_rows(method, rows) if smoothing else None
-        return NodePath.of(rows, smoothed), final, final.status
-    kept = saving.begin_saving(method, state, times.shape[0], smoothing, beside)
-    if grid is not None:
-        bound = grid.shape[0] - 1
-    attempts = np.iinfo(np.int64).max if bound is None else bound
-    iterations = None if bound is None else bound + times.shape[0]
-    kept = saving.run_saving(method, field, control, kept, t1, times, attempts, iterations)
-    marginals = (
-        saving.smooth_saved(method, kept)
-        if smoothing
-        else Marginals(kept.saved.mean, kept.saved.factor)
+    held: Constraint | None,
+) -> tuple[Array, Posterior]:
+    """A status, and the posterior."""
+    field, control = data[:2]
+    path, final, status = solve_in_trace(made.asked, method, data, times, grid, held)
+    begun = with_start(solver, made.asked.initialization)
+    posterior = build_posterior(
+        begun, method, made.shape, control, path, final, status, made.extra, made.engine
     )
-    status = kept.solve.status
-    status = jnp.where(status == Status.RUNNING.value, Status.MAX_STEPS.value, status)
-    return SavedPath(kept.saved, marginals, kept), kept.solve, status
+    posterior = calibrated(posterior, field, made.calibration, Limits())
+
+    def typed(x: Any) -> Any:
+        whole = jnp.issubdtype(jnp.result_type(x), jnp.integer)
+        return jnp.asarray(x, made.whole_numbers) if whole else x
+
+    return status, jax.tree.map(typed, posterior)
+
+
+def _made_in_jax(made: _Made, *data: Any) -> tuple[Array, Posterior]:
+    """The same by an engine that has derivatives."""
+    return _made_in_trace(made._replace(asked=replace(made.asked, engine=JAX)), *data)
 
 
 def _stats(method: Method, final: loop.Solve, extra: int, evaluated: str) -> Stats:

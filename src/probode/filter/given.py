@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from probode.base.in_double import in_double
 from probode.base.precision import is_traced, on_host
 from probode.filter.control import ConstantStep, Control, GridSteps, PControl
 from probode.model.equation import Equation
@@ -155,6 +156,13 @@ def snap(times: Array, given: Any, t0: Array, t1: Array) -> Array:
     """
     dtype = getattr(given, "dtype", np.dtype(float))
     rounding = 4 * float(jnp.finfo(dtype).eps) if jnp.issubdtype(dtype, jnp.floating) else 0.0
+    if is_traced(times, t0, t1):
+        snapped: Array = in_double(_snapped, rounding, times, t0, t1)
+        return snapped
+    return _snapped(rounding, times, t0, t1)
+
+
+def _snapped(rounding: float, times: Array, t0: Array, t1: Array) -> Array:
     xp: Any = np if on_host(times) and on_host(t0) and on_host(t1) else jnp
     for end in (t0, t1):
         times = xp.where(abs(times - end) <= rounding * abs(end), end, times)
@@ -274,8 +282,13 @@ def stops_at(times: Any, t0: Any, t1: Any) -> Any:
     """Ends of steps right before these times, which may be traced."""
     if not is_traced(times, t0, t1):
         return stops_before(np.asarray(times), float(t0), float(t1))
+    return in_double(_stops_at, None, times, t0, t1)
+
+
+def _stops_at(_: None, times: Array, t0: Array, t1: Array) -> Array:
     direction = jnp.where(t1 >= t0, 1.0, -1.0)
-    return times - direction * margin_of(times, t0)
+    stops: Array = times - direction * margin_of(times, t0)
+    return stops
 
 
 def _check_order(what: str, times: Array, t0: Array, t1: Array) -> None:

@@ -8,7 +8,6 @@ Three drivers share one iteration, :func:`advance`:
 - :mod:`probode.filter.saving` keeps the solution at given times only.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -20,7 +19,7 @@ from jaxtyping import Array
 from probode.base.record import record
 from probode.base.status import Status
 from probode.filter import crossing
-from probode.filter.control import Control, ControlState, GridSteps, Tried
+from probode.filter.control import Control, ControlState, Tried
 from probode.filter.first_step import Known, Outset, highest_known, part_of_settled
 from probode.filter.start import Initialization, Start, TaylorStart
 from probode.filter.step import Measure, Method, Slope, State, attempt, drift_at, of_step, update
@@ -355,21 +354,30 @@ def fill_chunk(
 
 
 def run_to_end(method: Method, field: Field, control: Control, solve: Solve, t1: Array) -> Solve:
-    """Take all steps and keep none; on a grid, whose length is known, differentiable in reverse."""
-    bound = control.grid.shape[0] - 1 if isinstance(control, GridSteps) else None
-    return while_loop(
-        running, lambda solve: advance(method, field, control, solve, t1)[0], solve, bound
+    """Take all steps and keep none."""
+    found: Solve = jax.lax.while_loop(
+        running, lambda solve: advance(method, field, control, solve, t1)[0], solve
     )
+    return found
 
 
 def run_grid(
-    method: Method, steps: int, field: Field, control: Control, solve: Solve, t1: Array
+    method: Method,
+    steps: int,
+    most: int,
+    field: Field,
+    control: Control,
+    solve: Solve,
+    t1: Array,
 ) -> tuple[Solve, Rows]:
-    """Take exactly ``steps`` steps; after a failure the last good state is repeated."""
+    """Take exactly ``steps`` steps; after a failure the last good state is repeated.
+
+    At ``most`` so many of them are attempted.
+    """
 
     def body(solve: Solve, _: None) -> tuple[Solve, Rows]:
         following, _accepted = advance(method, field, control, solve, t1)
-        active = running(solve)
+        active = running(solve) & (solve.counts.attempted < most)
         solve = jax.tree.map(lambda new, old: jnp.where(active, new, old), following, solve)
         return solve, Rows.of(solve)
 
@@ -377,38 +385,3 @@ def run_grid(
     solve, rest = jax.lax.scan(body, solve, None, length=steps)
     rows = jax.tree.map(lambda x, xs: jnp.concatenate([x[None], xs]), first, rest)
     return solve, rows
-
-
-def while_loop(
-    condition: Callable[[Any], Array],
-    body: Callable[[Any], Any],
-    carry: Any,
-    max_steps: int | None,
-) -> Any:
-    """``lax.while_loop``; with a bound on the iterations it can be differentiated in reverse.
-
-    The bounded form nests scans of 16 iterations and skips those that have nothing left to do.
-    """
-    if max_steps is None:
-        return jax.lax.while_loop(condition, body, carry)
-
-    def maybe(step: Callable[[Any], Any], carry: Any) -> Any:
-        return jax.lax.cond(condition(carry), step, lambda carry: carry, carry)
-
-    def nest(levels: int) -> Callable[[Any], Any]:
-        if levels == 0:
-            return body
-        inner = nest(levels - 1)
-
-        def scan(carry: Any) -> Any:
-            def once(carry: Any, _: None) -> tuple[Any, None]:
-                return maybe(inner, carry), None
-
-            return jax.lax.scan(jax.checkpoint(once), carry, None, length=16)[0]
-
-        return scan
-
-    levels = 1
-    while 16**levels < max_steps:
-        levels += 1
-    return maybe(nest(levels), carry)

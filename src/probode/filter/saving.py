@@ -17,7 +17,7 @@ from probode.base.precision import on_host
 from probode.base.record import record
 from probode.base.status import Status
 from probode.filter.control import Control
-from probode.filter.loop import Rows, Solve, advance, running, while_loop
+from probode.filter.loop import Rows, Solve, advance, running
 from probode.filter.smooth import (
     Kernel,
     Marginals,
@@ -113,12 +113,10 @@ def run_saving(
     t1: Array,
     save_at: Float[Array, " K"],
     attempts: Any,
-    bound: int | None = None,
 ) -> Saving:
     """Step on until the end, or until ``attempts`` more steps were tried.
 
-    Each iteration deals with one save point if one was passed, else attempts a step. ``bound``, if
-    given, is a static bound on the iterations, which makes the loop differentiable in reverse.
+    Each iteration deals with one save point if one was passed, else attempts a step.
     """
     last = saving.solve.counts.attempted + attempts
 
@@ -134,7 +132,7 @@ def run_saving(
             saving,
         )
 
-    return close(method, while_loop(proceed, body, saving, bound))
+    return close(method, jax.lax.while_loop(proceed, body, saving))
 
 
 def cross_saving(

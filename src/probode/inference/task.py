@@ -14,7 +14,7 @@ from probode.filter.crossing import across_switches, also_stopping_at, snapped
 from probode.filter.given import break_times, initial_values, span, step_control
 from probode.filter.loop import begin
 from probode.filter.saving import Beside, Saving, begin_saving, run_saving
-from probode.filter.solvers import Solver
+from probode.filter.solvers import Solver, for_function
 from probode.filter.start import Initialization
 from probode.filter.step import Method
 from probode.model.equation import FirstOrder, as_equation, check_equation
@@ -110,6 +110,11 @@ def read_task(
         diagonal=solver.jacobian == "diagonal",
         reads=equation.reads,
     )
+    if for_function(solver, field, t0, values.reshape(-1)) is not solver:
+        raise ValueError(
+            "vector_field calls jax.pure_callback, which JAX cannot differentiate, and the Taylor "
+            "start needs derivatives: pass solver=EK0(order, initialization='runge-kutta')."
+        )
     given_shape = (equation.order, *shape) if equation.order > 1 else shape
     steps = step_control(control, None, None, t0, given_shape, equation, solver.prior.longest_step)
     other = () if type(equation) is FirstOrder else (equation,)

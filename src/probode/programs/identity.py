@@ -147,7 +147,9 @@ def key_of_arguments(leaves: list[Any]) -> Hashable:
             raise NoKey
         if isinstance(leaf, float):
             described.append(float)
-        elif isinstance(leaf, np.ndarray | np.generic | jax.Array) and leaf.dtype.kind in "fc":
+        elif isinstance(leaf, np.ndarray | np.generic | jax.Array) and (
+            getattr(leaf.dtype, "kind", None) in ("f", "c", None)  # None: a key of jax.random
+        ):
             described.append((type(leaf), leaf.dtype, leaf.shape))
         else:
             described.append(key_of(leaf, within=""))

@@ -33,9 +33,11 @@ its rules were written has another name, for which nobody has a rule. What is kn
 in one table (``known``), and :func:`those` of it that a walker has rules for are asked by kind.
 """
 
+from probode.base.jax_inside.callbacks import with_callbacks
 from probode.base.jax_inside.compiling import (
     FAST_COMPILATION,
     LESS_OPTIMISATION,
+    Derivatives,
     cache_folder,
     in_one_piece,
     keep_compiled,
@@ -82,6 +84,7 @@ __all__ = [
     "LESS_OPTIMISATION",
     "REFUSALS",
     "Closed",
+    "Derivatives",
     "Jaxpr",
     "Opaque",
     "Unreadable",
@@ -118,5 +121,6 @@ __all__ = [
     "trace_settings",
     "unknown_value",
     "walk",
+    "with_callbacks",
     "with_constants",
 ]
