@@ -10,10 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from probode.base.precision import double_precision
-from probode.inference.objective import Objective, with_parameters
+from probode.inference.objective import Objective
+from probode.inference.space import Values
 from probode.inference.stated import problem_at
 from probode.inference.uncertainty import Spread
-from probode.model.observations import as_function_of_time
+from probode.inference.written import of_all, traceable
 from probode.posterior.posterior import Posterior
 from probode.solve import solve
 
@@ -100,7 +101,7 @@ def predict(
     end = max(float(objective.statement.t1), float(flat.max()))
     if end > float(objective.statement.t1):
         posterior = posterior_at(objective, z, s, end)
-    function_at = _observed(objective, s, posterior.method.equation.order, observe)
+    function_at = _observed(objective, z, s, posterior, observe)
 
     def moved(step: np.ndarray) -> np.ndarray:
         """Half the difference of the predictions at ``z ± step``."""
@@ -153,23 +154,30 @@ def predict(
 
 
 def _observed(
-    objective: Objective, s: int, order: int, observe: Any
+    objective: Objective, z: np.ndarray, s: int, posterior: Posterior, observe: Any
 ) -> Callable[[np.ndarray], Callable[..., Any] | None]:
     """``observe`` with the parameters that belong to ``z``, as a function of ``z``.
 
     What the fit itself has observed comes with the estimates bound to it: these are taken off.
     """
-    statement = objective.statement
+    if observe is None:
+        return lambda z: None
+    statement, order = objective.statement, posterior.method.equation.order
     if isinstance(observe, partial) and observe.func is statement.observe:
         observe = observe.func
-    if observe is not None and not callable(observe):
+    if not callable(observe):
         raise TypeError(f"observe must be a function, got {observe!r}.")
 
-    def at(z: np.ndarray) -> Callable[..., Any] | None:
-        if observe is None:
-            return None
-        p = statement.of_subject(objective.space.values(z, np), s)
-        return as_function_of_time(with_parameters(observe, order + 1, p, "observe"), order)
+    def values(z: np.ndarray) -> Values:
+        return statement.of_subject(objective.space.values(z, np), s)
+
+    t = np.asarray(posterior.t)[:1]
+    state = _states(posterior, t)[0].reshape(order, *posterior.shape)
+    function = traceable("observe", of_all(observe, order), t[0], *state, values(z))
+
+    def at(z: np.ndarray) -> Callable[..., Any]:
+        p = values(z)
+        return lambda t, *y: function(t, *y, p)
 
     return at
 
