@@ -341,7 +341,7 @@ class TestBounds:
         shape = exact(TIMES, 0.7, 1.0)
         best = (shape @ VALUES) / (shape @ shape)
         assert found.success and found.message == "converged"
-        assert abs(found.estimates["rate"] - 0.7) < 1e-9
+        assert found.estimates["rate"] == 0.7
         assert abs(found.estimates["start"] - best) < 2e-3 * found.standard_errors["start"]
         assert found.warnings == ["rate is at its upper bound"]
 

@@ -33,13 +33,15 @@ _NO_GAIN = 6
 """Rejected steps in a row after which the objective is too rough to get on."""
 _FARTHER = 1e6
 """A long way in ``z`` during a search, for numbers without bounds: starts may be much too small."""
-_LEAPS, _BETTER = (1.0, 3.0, 10.0), 1.0
+_LEAPS, _BETTER = (1.0, 3.0, 10.0, 20.0), 1.0
 """Steps in ``z`` from where a number changes nothing, and what has to be gained by one."""
 _ROUNDS = 4
 """Searches for each number: held or let go, it is looked at again."""
 _NEAR, _NEARER = 0.1, 0.01
 """Shares of an interval, or of the distance at the start, that are near to a bound: where a search
 has ended, and where it is worth stopping."""
+_SHARES = (_NEAR, *np.logspace(-2.0, -11.0, 10))
+"""Where to put a number that is let go."""
 
 
 class Optimum(NamedTuple):
@@ -207,7 +209,7 @@ class _Search:
         inside &= gain > ENOUGH
         if not np.any(inside):
             return False
-        for share in (_NEAR, 1e-2, 1e-3, 1e-4, 1e-6):
+        for share in _SHARES:
             z = space.on_bound(self.best, np.where(inside, sides, 0), share)
             look = self.objective.look(z)
             if look.value > self.best_look.value:

@@ -92,7 +92,7 @@ class Fit:
         return self.space.names
 
     def _named(self, z: np.ndarray) -> dict[str, Any]:
-        values = self.space.values(z, np)
+        values = self.space.settled(z)
         return {name: float(x) if np.ndim(x) == 0 else np.array(x) for name, x in values.items()}
 
     @cached_property

@@ -219,9 +219,19 @@ class Space:
             (piece.name, piece.start if piece.fixed else found[piece.name]) for piece in self.pieces
         )
 
-    def flat(self, z: np.ndarray) -> np.ndarray:
+    def settled(self, z: np.ndarray) -> Values:
+        """Values by name, those of numbers at a bound being the bound."""
+        values, sides = self.values(z, np), self.at_bound(z)
+        for piece, part in self:
+            for side, bound in ((-1, piece.lower), (1, piece.upper)):
+                if bound is not None:
+                    there = sides[part].reshape(piece.start.shape) == side
+                    values[piece.name] = np.where(there, bound, values[piece.name])
+        return values
+
+    def flat(self, z: np.ndarray, *, settled: bool = False) -> np.ndarray:
         """Natural values as one vector, in the order of :attr:`names`."""
-        values = self.values(z, np)
+        values = self.settled(z) if settled else self.values(z, np)
         return np.concatenate([np.zeros(0), *(np.ravel(values[p.name]) for p in self.free)])
 
     def slopes(self, z: np.ndarray) -> np.ndarray:
