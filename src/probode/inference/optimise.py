@@ -33,7 +33,7 @@ _NO_GAIN = 6
 """Rejected steps in a row after which the objective is too rough to get on."""
 _FARTHER = 1e6
 """A long way in ``z`` during a search, for numbers without bounds: starts may be much too small."""
-_LEAPS, _BETTER = (1.0, 3.0, 10.0, 20.0), 1.0
+_LEAPS, _BETTER = (1.0, 3.0, 6.0, 9.0, 12.0, 15.0, 18.0, 21.0), 1.0
 """Steps in ``z`` from where a number changes nothing, and what has to be gained by one."""
 _ROUNDS = 4
 """Searches for each number: held or let go, it is looked at again."""
@@ -218,29 +218,34 @@ class _Search:
                 return True
         return False
 
-    def _unseen(self) -> np.ndarray:
-        """Which numbers change nothing here."""
-        curvature = self.best_look.curvature
-        if curvature is None:
-            return np.zeros(len(self.best), bool)
-        size = np.sqrt(np.maximum(np.diagonal(curvature), 0.0))
-        return self.free & (size * self.objective.space.way(self.best) < SEEN)
+    def _unseen(self, z: np.ndarray, look: Look) -> np.ndarray:
+        """Which numbers change nothing at ``z``."""
+        if look.curvature is None:
+            return np.zeros(len(z), bool)
+        size = np.sqrt(np.maximum(np.diagonal(look.curvature), 0.0))
+        return self.free & (size * self.objective.space.way(z) < SEEN)
 
     def elsewhere(self) -> bool:
-        """Look farther away for what changes nothing here; whether that is better."""
-        for i in np.flatnonzero(self._unseen()):
+        """Look farther away, where it does change something, for what changes nothing here.
+
+        Whether the objective is larger at one of these places; the search goes on from there.
+        """
+        best, found = self.best_look.value + _BETTER, None
+        for i in np.flatnonzero(self._unseen(self.best, self.best_look)):
             for step in (*_LEAPS, *(-one for one in _LEAPS)):
                 z = self.best.copy()
                 z[i] += step
                 look = self.objective.look(z)
-                if look.value > self.best_look.value + _BETTER:
-                    self._move(z, look)
-                    return True
-        return False
+                if look.value > best and not self._unseen(z, look)[i]:
+                    best, found = look.value, z
+        if found is None:
+            return False
+        self._move(found, self.objective.look(found))
+        return True
 
     def back(self, start: np.ndarray) -> None:
         """Put numbers back to their starts about which the data say nothing at all."""
-        z = np.where(self._unseen(), start, self.best)
+        z = np.where(self._unseen(self.best, self.best_look), start, self.best)
         look = self.objective.look(z)
         if look.value >= self.best_look.value - ENOUGH:
             self._move(z, look)
