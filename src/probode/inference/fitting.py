@@ -162,7 +162,7 @@ def fit(
 def _objective(
     statement: Statement, plan: Plan, solver: Solver, control: PControl, diffusion: Any
 ) -> Objective:
-    """What is maximised; of functions written with NumPy, copies that JAX can trace."""
+    """Build what is maximised, with traceable copies of functions that are written with NumPy."""
 
     def made(statement: Statement) -> Objective:
         _check_problem(statement, solver, control, diffusion)

@@ -1,8 +1,8 @@
-"""Functions of users as JAX can trace them, and where they stop if it cannot.
+"""Functions of users in a form that JAX can trace, or the line that prevents it.
 
-In a fit the parameters are variables: a function of them is run once with placeholders, which have
-no values, and becomes a program. One that is written with NumPy becomes a copy with stand-ins for
-NumPy, as in :func:`probode.solve_ivp`.
+The parameters of a fit are variables: a function of them is run once with placeholders, which have
+no values, and becomes a program. A function that is written with NumPy becomes a copy with
+stand-ins for NumPy, as in :func:`probode.solve_ivp`.
 """
 
 import linecache
@@ -51,7 +51,7 @@ def traceable(name: str, function: Callable[..., Any], *given: Any) -> Callable[
     with double_precision():
         try:
             jax.eval_shape(function, *jax.tree.map(jnp.asarray, given))
-        except Exception as error:  # NumPy and Python fail in any way with placeholders
+        except Exception as error:  # placeholders make NumPy and Python fail in any way
             found = _copied(function, given)
             if found is None:
                 _refuse(name, error)
@@ -61,12 +61,12 @@ def traceable(name: str, function: Callable[..., Any], *given: Any) -> Callable[
 
 
 def _copied(function: Callable[..., Any], given: tuple[Any, ...]) -> Callable[..., Any] | None:
-    """A copy with stand-ins for NumPy, if one agrees with the function."""
+    """Return a copy with stand-ins for NumPy, if one agrees with the function."""
     arrays = jax.tree.map(np.asarray, given)
     try:
         several = isinstance(function(*arrays), tuple)
         made = make_traceable(lambda t, y, *rest: function(*rest), (0.0, 1.0), np.zeros(1), arrays)
-    except Exception:  # it does not work with numbers either: the error of the trace says more
+    except Exception:  # the error of the trace says more
         return None
     if made is None:
         return None
@@ -92,7 +92,7 @@ def _refuse(name: str, error: Exception) -> None:
 
 
 def _line(trace: TracebackType | None) -> str:
-    """Where the innermost function that is not part of a library has raised, in words."""
+    """Name the innermost line of a traceback that is not part of a library."""
     found = ""
     while trace is not None:
         code = trace.tb_frame.f_code
@@ -157,7 +157,7 @@ def for_jax(statement: Statement) -> Statement:
 
 
 def of_all(observe: Callable[..., Any], order: int) -> Callable[..., Any]:
-    """``observe`` as a function of the time, ``order`` derivatives and the parameters."""
+    """Return ``observe`` as a function of the time, ``order`` derivatives and the parameters."""
 
     def seen(t: Any, *rest: Any) -> Any:
         bound = with_parameters(observe, order + 1, rest[-1], "observe")
@@ -173,7 +173,7 @@ def _with_function(given: Any, equation: Equation, f: Callable[..., Any]) -> Any
 
 
 def _of_so_many(function: Callable[..., Any], order: int) -> Callable[..., Any]:
-    """``function(t, y, ..., p)`` with as many arguments as its signature says."""
+    """Return ``function(t, y, ..., p)`` with as many arguments in its signature."""
     if order == 1:
         return lambda t, y, p: function(t, y, p)
     if order == 2:
