@@ -1,5 +1,6 @@
 """Fits: against closed forms, SciPy's curve_fit on exact solutions, and each other."""
 
+import math
 import os
 import signal
 
@@ -340,7 +341,7 @@ class TestBounds:
         shape = exact(TIMES, 0.7, 1.0)
         best = (shape @ VALUES) / (shape @ shape)
         assert found.success and found.message == "converged"
-        assert abs(found.estimates["rate"] - 0.7) < 1e-9
+        assert found.estimates["rate"] == 0.7
         assert abs(found.estimates["start"] - best) < 2e-3 * found.standard_errors["start"]
         assert found.warnings == ["rate is at its upper bound"]
 
@@ -610,6 +611,55 @@ class TestCensored:
     def test_its_figure(self, censored):
         pytest.importorskip("matplotlib").use("Agg")
         assert len(censored.plot().axes[0].lines) >= 2
+
+
+def test_functions_may_be_written_with_numpy():
+    """All of them, with what JAX has no word for: assignment, ``math``, arrays of parameters."""
+
+    def f(t, y, p):
+        dy = np.zeros(1)
+        dy[0] = -math.exp(p.log_rate) * y[0]
+        return dy
+
+    written = fit(
+        f,
+        (TIMES, np.log(np.abs(VALUES))),
+        {"log_rate": Parameter(-0.5, prior=lambda x: -0.5 * np.square(x)), "start": 1.5, "s": -2.0},
+        y0=lambda p: np.array([p.start]),
+        noise=lambda p: np.exp(p.s),
+        observe=lambda t, y, p: np.log(y) * np.cos(0.0 * p.s),
+        **OPTIONS,
+    )
+    same = fit(
+        lambda t, y, p: -jnp.exp(p.log_rate) * y,
+        (TIMES, np.log(np.abs(VALUES))),
+        {"log_rate": Parameter(-0.5, prior=Normal(0.0, 1.0)), "start": 1.5, "s": -2.0},
+        y0=lambda p: p.start,
+        noise=lambda p: jnp.exp(p.s),
+        observe=lambda y: jnp.log(y),
+        **OPTIONS,
+    )
+    for name, value in same.estimates.items():
+        assert abs(written.estimates[name] - value) < 1e-6
+    predictions = (one.predict([1.0], observe=lambda y: np.log(y)) for one in (written, same))
+    first, second = (one.std.ravel() for one in predictions)
+    np.testing.assert_allclose(first, second, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("what", "options"),
+    [
+        ("f", {"f": lambda t, y, p: -p.rate * y if p.rate > 0.1 else y}),
+        ("y0", {"y0": lambda p: float(p.rate)}),
+        ("observe", {"observe": lambda t, y, p: y + (1.0 if p.rate > 3.0 else p.rate)}),
+        ("noise", {"noise": lambda p: max(p.rate, 0.1)}),
+    ],
+    ids=lambda x: x if isinstance(x, str) else "",
+)
+def test_a_function_that_asks_for_a_value_is_named_with_its_line(what, options):
+    options = {"f": decay, "y0": 2.0, "noise": NOISE, **OPTIONS, **options}
+    with pytest.raises(TypeError, match=rf"{what} asks for the value .*test_fit.py, .*jnp\.where"):
+        fit(options.pop("f"), (TIMES, VALUES), {"rate": 0.5}, **options)
 
 
 @pytest.mark.parametrize("method", ["plain", pytest.param("fenrir", marks=pytest.mark.slow)])

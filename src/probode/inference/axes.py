@@ -1,13 +1,14 @@
-"""Directions that data determine, and those that they do not."""
+"""Directions of the parameters that data determine, and the others."""
 
 from typing import NamedTuple
 
 import numpy as np
 
 SEEN = 1e-3
-"""Change of the data on a long way, in units of their noise, which says nothing about it."""
+"""Change of the expected data over a long way, in units of the noise, that cannot be seen."""
 _SINGULAR, _SMALL = 1e-12, 1e-6
-"""Eigenvalues of curvatures of unit diagonal: made of rounding; and those of distinct numbers."""
+"""Eigenvalues of a curvature of unit diagonal: below the first made of rounding, above the second
+large enough to be inverted."""
 
 
 class Axes(NamedTuple):
@@ -40,17 +41,17 @@ class Axes(NamedTuple):
         return cls(size, values[known], vectors[:, known], unknown)
 
     def curvature(self) -> np.ndarray:
-        """``C`` without the unknown directions."""
+        """Return ``C`` without the unknown directions."""
         rows = self.vectors * self.size[:, None]
         return (rows * self.values) @ rows.T
 
     def newton(self, gradient: np.ndarray) -> np.ndarray:
-        """``C⁻¹ g``."""
+        """Return ``C⁻¹ g``, a step without part in the unknown directions."""
         along = self.vectors.T @ (gradient / self.size)
         return self.vectors @ (along / np.abs(self.values)) / self.size
 
     def gain(self, gradient: np.ndarray, down: np.ndarray, up: np.ndarray) -> float:
-        """``½ gᵀ C⁻¹ g``, or less where a step along an axis would be longer than the ways."""
+        """Return ``½ gᵀ C⁻¹ g``, or less where a step along an axis is longer than the ways."""
         along = self.vectors.T @ (gradient / self.size)
         steps = self.vectors * (along / np.abs(self.values)) / self.size[:, None]
         with np.errstate(divide="ignore"):

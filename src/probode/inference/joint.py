@@ -86,7 +86,7 @@ class Rows(NamedTuple):
     rows: Array
     """Derivatives of these give an estimate of the negative Hessian of the total."""
     terms: Float[Array, " K"]
-    """Of each time, given those that come later (or earlier): they sum up to the total."""
+    """Log likelihood of each time, given the later (or earlier) ones: their sum is the total."""
 
 
 def rows_of_joint_covariance(plan: Plan, task: Task) -> Rows | None:

@@ -34,7 +34,7 @@ class NoParameter(KeyError):
     """A ``KeyError`` whose text is a sentence."""
 
     def __str__(self) -> str:
-        """Without quotes around it."""
+        """Return the text without the quotes that ``KeyError`` puts around it."""
         return str(self.args[0])
 
 
@@ -219,9 +219,19 @@ class Space:
             (piece.name, piece.start if piece.fixed else found[piece.name]) for piece in self.pieces
         )
 
-    def flat(self, z: np.ndarray) -> np.ndarray:
+    def settled(self, z: np.ndarray) -> Values:
+        """Return values by name; a number at a bound is the bound."""
+        values, sides = self.values(z, np), self.at_bound(z)
+        for piece, part in self:
+            for side, bound in ((-1, piece.lower), (1, piece.upper)):
+                if bound is not None:
+                    there = sides[part].reshape(piece.start.shape) == side
+                    values[piece.name] = np.where(there, bound, values[piece.name])
+        return values
+
+    def flat(self, z: np.ndarray, *, settled: bool = False) -> np.ndarray:
         """Natural values as one vector, in the order of :attr:`names`."""
-        values = self.values(z, np)
+        values = self.settled(z) if settled else self.values(z, np)
         return np.concatenate([np.zeros(0), *(np.ravel(values[p.name]) for p in self.free)])
 
     def slopes(self, z: np.ndarray) -> np.ndarray:
@@ -232,8 +242,8 @@ class Space:
     def at_bound(self, z: np.ndarray, share: float | None = None) -> np.ndarray:
         """Return -1 for numbers at their lower bound, 1 for those at the upper one, else 0.
 
-        At it is within a ``share`` of the interval, or of the distance at the start. By default
-        where :meth:`on_bound` puts numbers, which is nearer than any search comes by itself.
+        The distance that counts is a ``share`` of the interval, or of the distance at the start.
+        The default is that of :meth:`on_bound`, which is nearer than any search comes by itself.
         """
         share = 10.0 * _ON_BOUND if share is None else share
         found = np.zeros(self.size, int)
@@ -246,7 +256,7 @@ class Space:
         return found
 
     def on_bound(self, z: np.ndarray, sides: np.ndarray, share: float | None = None) -> np.ndarray:
-        """``z`` with numbers put on their lower (-1) or upper (1) bound, or near it."""
+        """Return ``z`` with numbers put on their lower (-1) or upper (1) bound, or near it."""
         moved = z.copy()
         for piece, part in self:
             for side in (-1, 1):
@@ -276,7 +286,7 @@ class Space:
 
     @property
     def widths(self) -> np.ndarray:
-        """Lengths of intervals, or distances of starts from the only bound; without one zero."""
+        """Length of the interval, or distance of the start from its only bound, else zero."""
         parts = []
         for piece, _ in self:
             ends = [piece.start if x is None else x for x in (piece.lower, piece.upper)]
