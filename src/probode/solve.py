@@ -229,8 +229,8 @@ def solve(
             field, steps, t0, t1, flat, times, grid = data
         inputs = Inputs(method, solver.initialization, field, steps, t0, t1, flat)
         if found is not None and isinstance(steps, PControl) and not implicit:
-            start = partial(value_at, field, flat)
-            restarts = Restarts.around(found, float(t0), float(t1), start)
+            value_there = partial(value_at, field, flat)
+            restarts = Restarts.around(found, float(t0), float(t1), value_there)
         given = Fallback(inputs, restarts)
         if asked is not None:
             large.equip(given, solver, calibration, asked, times, traced)
