@@ -197,7 +197,7 @@ class _Keys:
             return (kind, *(self.key(part, depth) for part in parts))
         if callable(value) and kind.__module__.startswith("jax"):
             return Same(value)  # a compiled function: what it reads was read when it was traced
-        pieces = interpolators.read(value)
+        pieces: Any = interpolators.read(value) or interpolators.read_grid(value)
         if pieces is not None:
             return (Same(kind), self._fixed(self.key, tuple(pieces), depth))
         look: Callable[[Any, int], Hashable] = self._object

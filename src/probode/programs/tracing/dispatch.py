@@ -162,10 +162,9 @@ def equivalent(func: Any) -> Any | None:
     for module, jax_module in _JAX_MODULES.items():
         # A module that the user has not imported is not the home of the user's function.
         if module in sys.modules and getattr(sys.modules[module], name, None) is func:
-            target = getattr(import_module(jax_module), name, None)
-            if target is None and module == "scipy.special":
-                target = getattr(import_module("jax.nn"), name, None)
-            return target
+            if module == "scipy.special":
+                return import_module("probode.programs.tracing.special").special(name)
+            return getattr(import_module(jax_module), name, None)
     return None
 
 
