@@ -122,6 +122,7 @@ def read_task(
     xp: Any = jnp if is_traced(t0, t1, data.t) else np
     inside = (data.t >= xp.minimum(t0, t1)) & (data.t <= xp.maximum(t0, t1))
     known = break_times(None, args, t0, t1, True)
+    assert isinstance(steps, PControl)
     ends: Any = across_switches(steps, field, known, t0, bound.t[-1], solver.initialization)
     wanted = snapped(bound.t, ends)
     ends = also_stopping_at(ends, wanted, t0, t1)

@@ -29,7 +29,7 @@ _COMPARED = 64
 _OUTSIDE = ("hold", "refuse")
 
 Pick = Callable[..., Any]
-"""``(x, k=0)`` to what an array with a row for each time holds for an interval, ``k`` times later."""
+"""``(x, k=0)``: row ``i + k`` of an array with a row for each time, ``i`` the interval."""
 _BOUNDARIES = ("not-a-knot", "natural")
 
 

@@ -201,7 +201,6 @@ def _tapes(asked: Asked, signature: Signature, crosses: bool) -> _Tapes | None:
         return None
     start = None
     if isinstance(asked.initialization, TaylorStart):
-
         begins, count = asked, own_tree.num_leaves
         if crosses and asked.moving:  # by the value that it starts anew from, too
             begins = asked._replace(moving=(*(i for i in asked.moving if i < count), count))
