@@ -292,8 +292,7 @@ def _at(x: Any, t: Any) -> Any:
 
 def _values(x: _Function, t: Array) -> Array:
     """Values at all times, ``(len(t), entries)``."""
-    at: Any = x.at
-    return jax.vmap(lambda one: jnp.ravel(jnp.asarray(at(one), float)))(t)
+    return jax.vmap(lambda one: jnp.ravel(jnp.asarray(_at(x, one), float)))(t)
 
 
 def _difference(a: Any, b: Any) -> _Function:
