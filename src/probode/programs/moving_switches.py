@@ -287,7 +287,10 @@ def _part(function: Callable[[Any], Any], i: int, t: Any) -> Any:
 
 
 def _at(x: Any, t: Any) -> Any:
-    return x.at(t) if isinstance(x, _Function) else x.value
+    if not isinstance(x, _Function):
+        return x.value
+    assert x.at is not None
+    return x.at(t)
 
 
 def _values(x: _Function, t: Array) -> Array:
