@@ -145,8 +145,8 @@ def solve(
     breakpoints
         Times at which ``f`` or its derivatives jump, increasing and within ``t_span``; or inputs of
         :mod:`probode.inputs`, whose times outside of it are left out (those among ``args`` are
-        known). Steps end there, and the derivatives of the solution are found anew (inside a trace,
-        and of an implicit equation, steps only end there), see ``docs/hybrid.md``.
+        known). Steps end there, and the derivatives of the solution are found anew (of an implicit
+        equation steps only end there), see ``docs/hybrid.md``. Inside a trace they may be traced.
     throw
         Whether to raise a ``RuntimeError`` if the solve fails, instead of returning what there is
         with a ``status``. Inside a trace the error comes when the program runs (for values as for

@@ -374,13 +374,13 @@ def _of_input(leaf: Any) -> Any:
         return leaf
     if not any(isinstance(one, Input) for one in given):
         return leaf
-    shapes = [jax.tree.structure(one) for one in given]
+    shapes: list[Any] = [jax.tree.structure(one) for one in given]
     sizes = [[np.shape(x) for x in jax.tree.leaves(one)] for one in given]
     if any(one != shapes[0] for one in shapes) or any(one != sizes[0] for one in sizes):
         raise ValueError(
             "a Sweep of inputs needs inputs of one kind (constant, linear or cubic), with as many "
-            f"times and values of one shape; got {', '.join(map(repr, given[:5]))}. Repeat values at "
-            "further times in the shorter ones."
+            f"times and values of one shape; got {', '.join(map(repr, given[:5]))}. Give the "
+            "shorter ones further times, with values repeated."
         )
     return jax.tree.map(lambda *x: Sweep(np.stack(x), leaf.dim, leaf.coords), *given)
 

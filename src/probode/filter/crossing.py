@@ -5,10 +5,11 @@ across*, whose length is what rounding leaves unsure of the time of the switch::
 
     y⁺ = y + h ((1 - c) f⁻ + c f⁺),   derivatives of the solution that starts from (t⁺, y⁺)
 
-with ``c`` the part of the step that lies after the switch. ``y⁺`` is as uncertain as ``y``; what its
-derivatives owe to that is ``y^(i) ~ J^i y`` (for equations of higher order the same, with all values
-that a start needs in the place of ``y``). The process noise ``s`` of the step is so large that the
-derivatives of one side say nothing about those of the other, while in ``y`` it is next to nothing.
+with ``c`` the part of the step that lies after the switch. ``y⁺`` is as uncertain as ``y``; what
+its derivatives owe to that is ``y^(i) ~ J^i y`` (for equations of higher order the same, with all
+values that a start needs in the place of ``y``). The process noise ``s`` of the step is so large
+that the derivatives of one side say nothing about those of the other, while in ``y`` it is next to
+nothing.
 
 Engines that return to Python between steps take steps across there (:mod:`probode.filter.restart`);
 inside a trace :func:`probode.filter.loop.advance` does.
@@ -182,7 +183,7 @@ def across(
     change = (right.h / h) ** powers
     own = structure.from_columns([structure.select(right.factor, i) * change[i] for i in range(n)])
     stack = method.constant(xp.concatenate([xp.where(xp.isfinite(owed), owed, 0.0), own], axis=-2))
-    factor = np.linalg.qr(stack, mode="r") if xp is np else gaussian.triangularize(stack)
+    factor: Any = np.linalg.qr(stack, mode="r") if xp is np else gaussian.triangularize(stack)
     std = xp.asarray(structure.std(values))
     jump = xp.max(xp.abs((right.mean - predicted) / coords[:, None])[k:], axis=0)
     scale = method.constant(_noise(xp, method, _BEYOND_THE_JUMP * jump, std / xp.abs(coords[0])))

@@ -169,7 +169,7 @@ def _step_across(
     """
     following, scale, begun = across_from(method, field, control, solve.state, t1)
     fine = begun.status != Status.START_NOT_FINITE.value
-    before = solve.counts
+    before, steps = solve.counts, solve.control
     counts = before._replace(attempted=before.attempted + 1, accepted=before.accepted + fine)
     after = replace(
         begun,
@@ -177,6 +177,7 @@ def _step_across(
         scale=scale,
         evidence=solve.evidence,
         counts=counts,
+        control=begun.control._replace(accepted=steps.accepted + 1),  # points of a grid
         reference=solve.reference,
     )
     after = jax.tree.map(lambda new, old: jnp.where(fine, new, old), after, solve)

@@ -15,7 +15,7 @@ import numpy as np
 from probode.base.status import Status
 from probode.filter import crossing
 from probode.filter.loop import Rows, Solve
-from probode.filter.step import Method, State
+from probode.filter.step import Method
 from probode.model.prior import IWP, times, transition_over
 from probode.programs.switches import NONE, Switches, margin_of, stops_before
 

@@ -56,7 +56,8 @@ def log_likelihood(
     ----------
     vector_field, t_span, y0, args, solver, control, jac
         As for :func:`probode.solve`. Steps end at the times of the data; the last datum is where
-        the solve ends.
+        the solve ends. Where ``vector_field`` switches in time, and at the times of inputs among
+        ``args``, the solve starts anew; these times may be parameters.
     data
         :class:`Observations`.
     method

@@ -10,7 +10,7 @@ from probode.base.precision import is_traced
 from probode.base.record import record, unchecked
 from probode.base.status import Status
 from probode.filter.control import Control, GridSteps, PControl
-from probode.filter.crossing import across_switches, also_stopping_at, snapped
+from probode.filter.crossing import Crossings, across_switches, also_stopping_at, snapped
 from probode.filter.given import break_times, initial_values, span, step_control
 from probode.filter.loop import begin
 from probode.filter.saving import Beside, Saving, begin_saving, run_saving
@@ -127,11 +127,13 @@ def read_task(
     xp: Any = jnp if is_traced(t0, t1, data.t) else np
     inside = (data.t >= xp.minimum(t0, t1)) & (data.t <= xp.maximum(t0, t1))
     known = break_times(None, args, t0, t1, True)
+    assert isinstance(steps, PControl)
     ends: Any = across_switches(steps, field, known, t0, bound.t[-1], solver.initialization)
     wanted = snapped(bound.t, ends)
     ends = also_stopping_at(ends, wanted, t0, t1)
     if grid is not None:
-        ends = GridSteps(_read_grid(grid, data, t0, backwards))
+        nodes = _read_grid(grid, wanted, t0, backwards, ends.crossings)
+        ends = GridSteps(nodes, ends.crossings)
     if diffusion is not None:
         diffusion = _read_diffusion(diffusion, method)
     return Task(
@@ -147,9 +149,16 @@ def read_task(
     )
 
 
-def _read_grid(grid: Any, data: Observations, t0: Any, backwards: bool) -> Array:
-    """Times of all steps: those given, the start, the data; to the last datum."""
-    if is_traced(grid, data.t, t0):
+def _read_grid(
+    grid: Any, times: Any, t0: Any, backwards: bool, crossings: Crossings | None
+) -> Array:
+    """Times of all steps: those given, the start, the data, across switches; to the last datum."""
+    if crossings is not None and is_traced(crossings):
+        raise ValueError(
+            "grid needs switches of the vector field at times that are known when the likelihood "
+            "is traced, and they depend on parameters here: leave grid out."
+        )
+    if is_traced(grid, times, t0):
         raise ValueError(
             "grid needs times that are known when the likelihood is traced: those of the data, t0 "
             "and grid itself must not be parameters."
@@ -157,8 +166,12 @@ def _read_grid(grid: Any, data: Observations, t0: Any, backwards: bool) -> Array
     given = np.asarray(grid, float).reshape(-1)
     if not np.all(np.isfinite(given)):
         raise ValueError("grid must be finite: there are times that are not.")
-    needed = np.unique(np.append(np.asarray(data.t, float), float(t0)))
+    needed = np.unique(np.append(np.asarray(times, float), float(t0)))
     low, high = needed[0], needed[-1]
+    if crossings is not None:
+        ends = np.append(crossings.before, crossings.after)
+        ends = ends[np.isfinite(np.tile(crossings.before, 2)) & (ends > low) & (ends < high)]
+        needed = np.union1d(needed, ends)
     inside = given[(given > low) & (given < high)]
     # A step as short as the distance of a datum from a point of the grid helps nobody.
     near = np.abs(inside[:, None] - needed).min(axis=1, initial=np.inf)

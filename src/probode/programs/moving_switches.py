@@ -1,14 +1,17 @@
 """Times at which a vector field switches, where these depend on numbers that are not known yet.
 
-Inside ``jit``, ``vmap`` and ``grad`` the time in ``where(t > lag, ...)`` is a function of ``lag``. The
-rules are those of :mod:`probode.programs.switches`, with arrays of a fixed length in the place of lists:
-a crossing that is not there is infinite. The times have derivatives: for a crossing ``g(t, θ) = level``
-of a straight line ``t = t_1 + (level - g(t_1, θ)) / g'``, and of any other function
-``∂t/∂θ = -∂g/∂θ / ∂g/∂t``.
+Inside ``jit``, ``vmap`` and ``grad`` the time in ``where(t > lag, ...)`` is a function of ``lag``.
+The rules are those of :mod:`probode.programs.switches`, with arrays of a fixed length instead of
+lists: a crossing that is not there is infinite. The times have derivatives::
+
+    t = t_1 + (c - g(t_1, θ)) / g'      for the crossing g(t, θ) = c of a straight line
+    ∂t/∂θ = -∂g/∂θ / ∂g/∂t              for that of any other function
 """
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -38,14 +41,14 @@ _MOST = 20_000
 """Places that are looked at for the crossings of one operation."""
 _SAMPLES, _BISECTIONS = 1024, 60
 _SLACK = 1e-12
-"""Parts of the interval by which a crossing may be outside of the piece that it was computed from."""
+"""Part of the interval by which a crossing may be outside of the piece it was computed from."""
 
 
 def switch_times(field: Field, t0: Any, t1: Any, finest: int = MOST_OF_A_TABLE) -> Any:
     """Times from ``t0`` to ``t1`` at which a vector field switches, in any order.
 
-    Traced where they depend on traced numbers: then some may be infinite, or outside. Tables of more
-    than ``finest`` entries are passed over, as steps are then shorter than what is between them.
+    Traced where they depend on traced numbers: then some may be infinite, or outside. Tables of
+    more than ``finest`` entries are passed over.
     """
     kind = timing(field.program)
     if not kind.switches:
@@ -71,7 +74,8 @@ class _Number(NamedTuple):
     value: Any
 
 
-class _Function(NamedTuple):
+@dataclass(frozen=True)
+class _Function:
     """A function of ``t`` alone; ``None``: unknown."""
 
     at: Callable[[Any], Any] | None
@@ -143,15 +147,15 @@ class _Walk:
         )
         linear = all(x.linear for x in moving) and (name in LINEAR or factor)
         straight = all(x.straight for x in moving) and (
-            name in _STRAIGHT or factor or (name == "convert_element_type" and keeps_fractions(equation))
+            name in _STRAIGHT
+            or factor
+            or (name == "convert_element_type" and keeps_fractions(equation))
         )
         known = all(x.known for x in moving) and not is_traced(
             [x.value for x in operands if isinstance(x, _Number)]
         )
-        return [
-            _Function(lambda t, i=i: every(t)[i], linear, straight, known)
-            for i in range(len(equation.outvars))
-        ]
+        count = len(equation.outvars)
+        return [_Function(partial(_part, every, i), linear, straight, known) for i in range(count)]
 
     def _note(self, name: str, equation: Any, operands: list[Any]) -> None:
         """The switches of an operation on functions of time."""
@@ -206,9 +210,12 @@ class _Walk:
         wanted = levels.between(lowest, highest, known)
         if np.size(wanted) > _MOST:
             return jnp.zeros(0)
-        crosses = (jnp.isfinite(slope) & (slope != 0.0) & (length > 0.0)[:, None])[..., None]
-        t = first[:, None, None] + (wanted - a[..., None]) / jnp.where(crosses, slope[..., None], 1.0)
+        # A piece between two roundings of one time has no slope to speak of.
         slack = _SLACK * (ends[-1] - ends[0])
+        crosses = (jnp.isfinite(slope) & (slope != 0.0) & (length > slack)[:, None])[..., None]
+        t = first[:, None, None] + (wanted - a[..., None]) / jnp.where(
+            crosses, slope[..., None], 1.0
+        )
         inside = (t >= ends[:-1, None, None] - slack) & (t <= ends[1:, None, None] + slack)
         return jnp.where(crosses & inside, t, jnp.inf).reshape(-1)
 
@@ -254,10 +261,12 @@ class _Levels(NamedTuple):
     def between(self, low: Any, high: Any, known: bool) -> Any:
         """Those between two numbers, along a further axis; also others."""
         if self.entries is not None:
-            return jnp.broadcast_to(jnp.ravel(jnp.asarray(self.entries, float)), (*low.shape, np.size(self.entries)))
+            entries = jnp.ravel(jnp.asarray(self.entries, float))
+            return jnp.broadcast_to(entries, (*low.shape, entries.size))
         if self.unit is None:
             return jnp.zeros((*low.shape, 1))
-        first, last = jnp.ceil(low / self.unit - self.shift), jnp.floor(high / self.unit - self.shift)
+        first = jnp.ceil(low / self.unit - self.shift)
+        last = jnp.floor(high / self.unit - self.shift)
         room = _ROOM
         if known:
             most = np.max(np.asarray(last - first), initial=0.0)
@@ -273,14 +282,20 @@ class _Levels(NamedTuple):
         return jnp.floor(value / self.unit - self.shift)
 
 
+def _part(function: Callable[[Any], Any], i: int, t: Any) -> Any:
+    return function(t)[i]
+
+
 def _at(x: Any, t: Any) -> Any:
-    return x.at(t) if isinstance(x, _Function) else x.value
+    if not isinstance(x, _Function):
+        return x.value
+    assert x.at is not None
+    return x.at(t)
 
 
 def _values(x: _Function, t: Array) -> Array:
     """Values at all times, ``(len(t), entries)``."""
-    assert x.at is not None
-    return jax.vmap(lambda one: jnp.ravel(jnp.asarray(x.at(one), float)))(t)  # type: ignore[misc]
+    return jax.vmap(lambda one: jnp.ravel(jnp.asarray(_at(x, one), float)))(t)
 
 
 def _difference(a: Any, b: Any) -> _Function:

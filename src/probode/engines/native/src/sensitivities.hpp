@@ -8,18 +8,40 @@
 // corrected what f takes.
 #pragma once
 
+#include "crossing.hpp"
 #include "filter.hpp"
 #include "tape.hpp"
 
 namespace probode {
 namespace PROBODE_ISA {
 
-// Derivatives in rows (n, directions, d).
+// Derivatives in rows (n, directions, d). `start` may have more directions, as rows that follow the others.
 class Sensitivities {
  public:
-  Sensitivities(const Settings& s, int directions, const double* start)
-      : s_(s), count_(directions), wide_(static_cast<long>(directions) * s.d), now_(start, start + s.n * wide_),
-        predicted_(now_.size()), z_(wide_) {}
+  Sensitivities(const Settings& s, int directions, const double* start, int of_start)
+      : s_(s), count_(directions), wide_(static_cast<long>(directions) * s.d), now_(s.n * wide_),
+        predicted_(now_.size()), z_(wide_) {
+    for (int i = 0; i < s.n; ++i) std::copy_n(start + static_cast<long>(i) * of_start * s.d, wide_, now_.data() + i * wide_);
+  }
+
+  // Over a step across: `start` has the derivatives of the start there, those by what f takes as its last directions.
+  void cross(const double* start, int of_start) {
+    const int d = s_.d;
+    const long reads = s_.reads();
+    const int by_value = of_start - static_cast<int>(reads);
+    std::vector<double> after(now_.size());
+    for (int i = 0; i < s_.n; ++i) {
+      const double* rows = start + static_cast<long>(i) * of_start * d;
+      for (int p = 0; p < count_; ++p)
+        for (int a = 0; a < d; ++a) {
+          double sum = p < by_value ? rows[static_cast<long>(p) * d + a] : 0.0;
+          for (long r = 0; r < reads; ++r)
+            sum += rows[(by_value + r) * d + a] * now_[(r / d) * wide_ + static_cast<long>(p) * d + r % d];
+          after[i * wide_ + static_cast<long>(p) * d + a] = sum;
+        }
+    }
+    now_.swap(after);
+  }
 
   // Over a step of length h: `first` and `second` hold J (d, reads) and ∂f/∂θ (d, directions), `second` may be null.
   void step(double h, const double* gain, const double* first, const double* second) {
@@ -113,12 +135,13 @@ class Sensitivities {
 // is told of every row, with the number of times up to there.
 template <int order, typename Visit>
 long run_to_times(const Settings& s, double* state, const TapeData& field, const TapeData& slopes, int directions,
-                  const double* start, const double* times, long count, double* out, long width, Visit&& visit) {
+                  const double* start, int of_start, const Crossings& crossings, const double* times, long count,
+                  double* out, long width, Visit&& visit) {
   const int reads = static_cast<int>(s.reads());
   Tape tape(field, reads), derivatives(slopes, reads);
-  Sensitivities sensitivities(s, directions, start);
+  Sensitivities sensitivities(s, directions, start, of_start);
   std::vector<double> value(tape.outputs()), first(derivatives.outputs()), second(derivatives.outputs());
-  std::vector<double> at(reads + 1), row(s.kept_size());
+  std::vector<double> at(reads + 1), row(s.kept_size()), begun;
   State x(s, state);
   Scratch& scratch = Scratch::mine();
   scratch.wants_gain = directions > 0;
@@ -135,6 +158,16 @@ long run_to_times(const Settings& s, double* state, const TapeData& field, const
   bool go = open(s, state, row.data());
   save();
   while (go) {
+    const long k = crossings.at(*x.row.t);
+    if (k >= 0 && !(s.evaluations == 2 && *x.waiting != 0.0)) {
+      if (!cross<order>(s, x, tape, crossings, k, begun)) break;
+      if (directions > 0) sensitivities.cross(begun.data() + State::row_offset(s) + s.row_size(), of_start);
+      save();
+      std::fill(x.row.scale, x.row.scale + s.scales(), 0.0);  // its noise says nothing of that of the next step
+      propose(s, x);
+      go = goes_on(s, x);
+      continue;
+    }
     tape.evaluate(state, value.data());
     const bool again = s.evaluations == 2 && *x.waiting != 0.0;
     if (directions > 0) {
