@@ -144,7 +144,10 @@ class Tally(NamedTuple):
             return norm(left), largest, *extent, norm(y[:, 1:]), norm(e), *corrected
 
         found: Any = in_blocks(xp, -1, of_components, y, *moved.ends)
-        return Tally(*found[:6], xp.asarray(float(moved.error.shape[0])), *found[6:])
+        sums, corrected = found[:6], found[6:]
+        return Tally(*sums, xp.asarray(float(moved.error.shape[0])))._replace(
+            least=corrected[0], most=corrected[1]
+        )
 
     def add(self, xp: Any, y: Array, moved: Transported) -> "Tally":
         """With one step more, that ended at ``y``."""

@@ -26,6 +26,7 @@ from probode.filter import loop
 from probode.filter.control import Control, PControl
 from probode.filter.solvers import Solver
 from probode.filter.step import Method
+from probode.global_error.schemes import scheme_for
 from probode.ivp.checkpoint import identity
 from probode.ivp.choice import Candidate
 from probode.ivp.constraint import constraint_of
@@ -285,7 +286,7 @@ class Task:
                 journal=lambda by, given: journal.begin(identity(by, given, *same), by, given)
             )
         smoothing = options.smooth and not large
-        sparse = self.times is not None and isinstance(way, Compiled) and embedding.order == 1
+        sparse = self.times is not None and isinstance(way, Compiled)
         sparse = sparse and not large and journal is None
         calibrating = options.calibration != "model"
         if not (large and self.times is not None and journal is None):
@@ -320,11 +321,13 @@ class Task:
             if only is not None:
                 nodes, final, status = large_system.saved_path(way.given, only, monitor)
                 return finish(nodes.held_to(method, held), final, status, self.limits)
+        needed = 0
+        if calibrating and sparse:
+            needed = scheme_for(method, smoothing, options.calibration).k + embedding.order
         with large_arrays_in(None if journal is None else journal.store.folder):
-            return run_and_finish(
-                *(partial(way.run, engine), smoothing, monitor, finish),
-                *(self.output, self.times, budget, held),
-            )
+            run = partial(way.run, engine)
+            out, times = self.output, self.times
+            return run_and_finish(run, smoothing, monitor, finish, out, times, budget, held, needed)
 
 
 _UNTIL_LARGE = "until is not for SparseEK1, which has no dense Jacobian: use EK0 or EK1."
@@ -346,4 +349,6 @@ def _steps_of(path: Path) -> tuple[np.ndarray, np.ndarray]:
     if isinstance(path, SavedPath):
         return np.asarray(path.saved.t), np.asarray(path.saved.mean)
     rows: Any = path.trail if isinstance(path, ChosenPath) else cast(NodePath, path).rows
-    return np.asarray(rows.t), np.asarray(rows.mean)
+    t = np.asarray(rows.t)
+    known = rows.nodes if isinstance(path, ChosenPath) else None
+    return t if known is None else t[known], np.asarray(rows.mean)
