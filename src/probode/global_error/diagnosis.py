@@ -144,10 +144,9 @@ class Tally(NamedTuple):
             return norm(left), largest, *extent, norm(y[:, 1:]), norm(e), *corrected
 
         found: Any = in_blocks(xp, -1, of_components, y, *moved.ends)
-        sums, corrected = found[:6], found[6:]
-        return Tally(*sums, xp.asarray(float(moved.error.shape[0])))._replace(
-            least=corrected[0], most=corrected[1]
-        )
+        names = ("unsettled", "largest", "low", "high", "square", "error_square", "least", "most")
+        steps = xp.asarray(float(moved.error.shape[0]))
+        return Tally(**dict(zip(names, found, strict=True)), steps=steps)
 
     def add(self, xp: Any, y: Array, moved: Transported) -> "Tally":
         """With one step more, that ended at ``y``."""

@@ -289,7 +289,10 @@ class Task:
         sparse = self.times is not None and isinstance(way, Compiled)
         sparse = sparse and not large and journal is None
         calibrating = options.calibration != "model"
-        if not (large and self.times is not None and journal is None):
+        only = None  # the times at which alone a large solve is kept
+        if large and journal is None and self.times is not None and len(self.times):
+            only = self.times
+        if only is None:
             on_disk = journal is not None and journal.store.folder is not None
             monitor = monitor.bounded(method, smoothing, calibrating, sparse, on_disk)
 
@@ -311,7 +314,6 @@ class Task:
 
         if large:
             asked = self.asked(way)
-            only = self.times if journal is None else None  # all steps are kept then
             begins = None if self.carried is None else self.carried.error
             mode = options.calibration
             stored = journal is not None
