@@ -123,3 +123,12 @@ def test_a_large_solve_fits_where_all_of_its_steps_do_not(monkeypatch):
     options = {"rtol": 1e-10, "max_memory": 16 * 2**20, "t_eval": [50.0], "max_step": 0.05}
     assert not solve_ivp(*problem, **options, dense_output=True).success
     assert solve_ivp(*problem, **options).success
+
+
+def test_a_checkpoint_keeps_all_steps_and_is_smoothed_in_one_piece(from_the_first_chunk, tmp_path):
+    """Bit by bit as a solve that keeps everything; not as one that is smoothed in pieces."""
+    problem, options = (van_der_pol, (0.0, 20.0), Y0), {"t_eval": TIMES}
+    stored = solve_ivp(*problem, **options, checkpoint=tmp_path / "run")
+    whole = solve_ivp(*problem, **options, dense_output=True)
+    np.testing.assert_array_equal(stored.y, whole.y)
+    np.testing.assert_array_equal(stored.y_std, whole.y_std)
