@@ -26,6 +26,7 @@ from probode.filter import loop
 from probode.filter.control import Control, PControl
 from probode.filter.solvers import Solver
 from probode.filter.step import Method
+from probode.global_error.schemes import scheme_for
 from probode.ivp.checkpoint import identity
 from probode.ivp.choice import Candidate
 from probode.ivp.constraint import constraint_of
@@ -281,10 +282,13 @@ class Task:
                 journal=lambda by, given: journal.begin(identity(by, given, *same), by, given)
             )
         smoothing = options.smooth and not large
-        sparse = self.times is not None and isinstance(way, Compiled) and embedding.order == 1
+        sparse = self.times is not None and isinstance(way, Compiled)
         sparse = sparse and not large and journal is None
         calibrating = options.calibration != "model"
-        if not (large and self.times is not None and journal is None):
+        only = None  # the times at which alone a large solve is kept
+        if large and journal is None and self.times is not None and len(self.times):
+            only = self.times
+        if only is None:
             on_disk = journal is not None and journal.store.folder is not None
             monitor = monitor.bounded(method, smoothing, calibrating, sparse, on_disk)
 
@@ -303,7 +307,6 @@ class Task:
 
         if large:
             asked = self.asked(way)
-            only = self.times if journal is None else None  # all steps are kept then
             begins = None if self.carried is None else self.carried.error
             mode = options.calibration
             stored = journal is not None
@@ -313,11 +316,13 @@ class Task:
             if only is not None:
                 nodes, final, status = large_system.saved_path(way.given, only, monitor)
                 return finish(nodes.held_to(method, held), final, status, self.limits)
+        needed = 0
+        if calibrating and sparse:
+            needed = scheme_for(method, smoothing, options.calibration).k + embedding.order
         with large_arrays_in(None if journal is None else journal.store.folder):
-            return run_and_finish(
-                *(partial(way.run, engine), smoothing, monitor, finish),
-                *(self.output, self.times, budget, held),
-            )
+            run = partial(way.run, engine)
+            out, times = self.output, self.times
+            return run_and_finish(run, smoothing, monitor, finish, out, times, budget, held, needed)
 
     def _cut(self, made: Posterior, held: Constraint | None, limits: Limits) -> Posterior:
         """The posterior up to the event that ends it, with its events.
@@ -357,4 +362,6 @@ def _steps_of(path: Path) -> tuple[np.ndarray, np.ndarray]:
     if isinstance(path, SavedPath):
         return np.asarray(path.saved.t), np.asarray(path.saved.mean)
     rows: Any = path.trail if isinstance(path, ChosenPath) else cast(NodePath, path).rows
-    return np.asarray(rows.t), np.asarray(rows.mean)
+    t = np.asarray(rows.t)
+    known = rows.nodes if isinstance(path, ChosenPath) else None
+    return t if known is None else t[known], np.asarray(rows.mean)

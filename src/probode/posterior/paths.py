@@ -149,7 +149,8 @@ class NodePath(Path):
             held = self.held.elsewhere(method, each, one)
             mean, columns = held_to(method, held, k, one)
         shape = times.shape
-        return mean.reshape((*shape, -1)), columns.reshape((*shape, *columns.shape[1:]))
+        mean = mean.reshape((*shape, *mean.shape[1:]))
+        return mean, columns.reshape((*shape, *columns.shape[1:]))
 
     def _evaluate(self, method: Method, t: Any, k: int) -> tuple[Array, Array]:
         host = on_host(self.rows.t) and not is_tracer(t)
@@ -171,7 +172,7 @@ class NodePath(Path):
         times = np.asarray(t, float)
         each = times.reshape(-1)
         found = unsure(method, self.rows, self._right(np, each), each)
-        return found.reshape((*times.shape, -1))
+        return found.reshape((*times.shape, *found.shape[1:]))
 
     def _right(self, xp: Any, t: Any) -> Any:
         """For each time: the node at which the step ends that it falls into, or is next to."""
