@@ -47,9 +47,12 @@ from probode.posterior.cut import cut
 from probode.posterior.finish import calibrated, run_and_finish
 from probode.posterior.paths import NodePath, Path, SavedPath
 from probode.posterior.posterior import Posterior
+from probode.programs.kinks import kinked
 from probode.programs.switches import NONE, Switches
 from probode.solve import build_posterior
 
+_FEW_COMPONENTS = 2000
+"""Of a large system with kinks, of which all steps are kept to judge the error bars."""
 _MOST_REPEATS = 3
 """Solves again where the steps missed something that a look between them saw."""
 
@@ -292,6 +295,8 @@ class Task:
         if large:
             asked = self.asked(way)
             only = self.times if journal is None else None  # all steps are kept then
+            if method.structure.d <= _FEW_COMPONENTS and kinked(way.problem.field):
+                only = None  # steps that cross kinks are looked at
             begins = None if self.carried is None else self.carried.error
             mode = options.calibration
             stored = journal is not None
