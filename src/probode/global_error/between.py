@@ -38,6 +38,8 @@ from probode.programs.program import timing
 _LISTED, _COMPILED = 1024, 256
 """Looks at a function that is a list of operations, which costs less than a solve does; and at one
 that XLA has compiled, which may be of any price."""
+_NUMBERS = 1 << 20
+"""Numbers in the states that XLA is given at once."""
 _FEWEST_ON_HOST, _PART_ON_HOST, _MOST_ON_HOST = 48, 0.15, 20_000
 """Looks at a Python function: at least so many, or this part of the evaluations of the solve."""
 _ROUGH, _MOST_ROUGH = 1e-2, 1000
@@ -107,7 +109,7 @@ def look_between(
     ``evaluations`` is what the solve has cost: a Python function is not evaluated much more often,
     except ``finely`` if it may switch, and within its ``limits``; ``None``: there was no time.
     """
-    f, cells = _evaluator(problem)
+    f, cells = evaluator(problem)
     if isinstance(problem, HostProblem) and finely:
         cells = min(_MOST_ON_HOST, max(2 * cells, evaluations))
     elif isinstance(problem, HostProblem):
@@ -214,7 +216,7 @@ def _places(t: np.ndarray, extra: np.ndarray, cells: int) -> tuple[np.ndarray, n
 Evaluator = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
-def _evaluator(problem: Any) -> tuple[Evaluator, int]:
+def evaluator(problem: Any) -> tuple[Evaluator, int]:
     """``f`` at several times and states, and at how many at most to look."""
     if isinstance(problem, HostProblem):
         return lambda t, y: problem.at_stages(t, y) if len(t) else np.zeros_like(y), _LISTED
@@ -238,14 +240,15 @@ def _evaluator(problem: Any) -> tuple[Evaluator, int]:
 
 def _in_jax(evaluate: Any, field: Any, t: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Filled up to one size, for which the program is compiled once."""
-    room = -len(t) % _COMPILED
+    size = max(1, min(_COMPILED, _NUMBERS // y.shape[1]))
+    room = -len(t) % size
     if len(t) == 0:
         return np.zeros_like(y)
     times = np.concatenate([t, np.repeat(t[-1:], room)])
     states = np.concatenate([y, np.repeat(y[-1:], room, axis=0)])
     parts = [
-        np.asarray(evaluate(field, times[i : i + _COMPILED], states[i : i + _COMPILED]))
-        for i in range(0, len(times), _COMPILED)
+        np.asarray(evaluate(field, times[i : i + size], states[i : i + size]))
+        for i in range(0, len(times), size)
     ]
     return np.concatenate(parts)[: len(t)]
 

@@ -49,10 +49,16 @@ from probode.posterior.cut import cut
 from probode.posterior.finish import calibrated, run_and_finish
 from probode.posterior.paths import NodePath, Path, SavedPath
 from probode.posterior.posterior import Posterior
+<<<<<<< HEAD
 from probode.programs.jacobian_check import WrongJacobianError
+=======
+from probode.programs.kinks import kinked
+>>>>>>> bars
 from probode.programs.switches import NONE, Switches
 from probode.solve import build_posterior
 
+_FEW_COMPONENTS = 2000
+"""Of a large system with kinks, of which all steps are kept to judge the error bars."""
 _MOST_REPEATS = 3
 """Solves again where the steps missed something that a look between them saw."""
 
@@ -307,6 +313,12 @@ class Task:
 
         if large:
             asked = self.asked(way)
+<<<<<<< HEAD
+=======
+            only = self.times if journal is None else None  # all steps are kept then
+            if method.structure.d <= _FEW_COMPONENTS and kinked(way.problem.field):
+                only = None  # steps that cross kinks are looked at
+>>>>>>> bars
             begins = None if self.carried is None else self.carried.error
             mode = options.calibration
             stored = journal is not None

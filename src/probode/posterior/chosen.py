@@ -183,6 +183,6 @@ def calibrate_chosen(
     own = made.own_between(*nodes, scales.own, np.inf)  # the errors at the ends alone say how much
     at_times = Calibration(
         *(made.mode, made.contact, made.kind, error, None, scales.ratio, own, made.signs),
-        *(made.f_evaluations, made.jacobian_evaluations),
+        *(made.f_evaluations, made.jacobian_evaluations, made.looked),
     )
     return at_times, whole
