@@ -281,9 +281,9 @@ def solve(
             return calibrated(made, known.field, calibration, limits)
 
         if traced:
-            start = solver.initialization
-            asked_of = Asked(engine, start, wanted, smooth, max_steps, beside)
-            extra = loop.start_evaluations(start, steps, solver.order)
+            begins = solver.initialization
+            asked_of = Asked(engine, begins, wanted, smooth, max_steps, beside)
+            extra = loop.start_evaluations(begins, steps, solver.order)
             made = _Made(asked_of, shape, extra, name_in_trace(engine), calibration, whole_numbers)
             given_data = solver, method, tuple(inputs[2:]), times, grid, held
             differentiated = None if engine is JAX else _made_in_jax
@@ -294,10 +294,10 @@ def solve(
         if times is not None:
             _check_saved_memory(method, len(times), smooth, limits)
             if asked is not None:
-                path, final, status = large.saved_path(given, times, monitor)
+                saved: tuple[Path, loop.Solve, Any] = large.saved_path(given, times, monitor)
             else:
                 saved = _solve_saving(engine, given, times, wanted, smooth, monitor, beside)
-                path, final, status = saved
+            path, final, status = saved
             posterior = finish(path.held_to(method, held), final, status, limits)
             return _unless_failed(posterior) if throw else posterior
         monitor = monitor.bounded(method, smooth, calibration != "model")

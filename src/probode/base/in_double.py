@@ -78,7 +78,7 @@ def as_one(method: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(method)
     def call(self: Any, *args: Any, **options: Any) -> Any:
-        if jax.config.jax_enable_x64 or not is_traced(self, args, options):
+        if jnp.result_type(float) == jnp.float64 or not is_traced(self, args, options):
             return method(self, *args, **options)
         leaves, tree = jax.tree.flatten((args, options))
         arrays = [leaf if isinstance(leaf, jax.Array | np.ndarray) else None for leaf in leaves]

@@ -97,7 +97,7 @@ class _Kept(NamedTuple):
     """A loop on its way, or at its end, and some of the states before that."""
 
     state: list[Any]
-    count: Array
+    done: Array
     """Iterations done."""
     distance: Array
     """Iterations from one kept state to the next."""
@@ -158,13 +158,13 @@ class _Loop(NamedTuple):
             return self.going(given, kept.state)
 
         def room(kept: _Kept) -> Array:
-            return going(kept) & (kept.count < half * kept.distance)
+            return going(kept) & (kept.done < half * kept.distance)
 
         def iterate(kept: _Kept) -> _Kept:
-            state, count, distance, stack = kept
-            row = jnp.where(count % distance == 0, count // distance, rows)
+            state, done, distance, stack = kept
+            row = jnp.where(done % distance == 0, done // distance, rows)
             stack = _written(stack, row, state)
-            return _Kept(self.iterate(given, state, first), count + 1, distance, stack)
+            return _Kept(self.iterate(given, state, first), done + 1, distance, stack)
 
         def fill(kept: _Kept) -> _Kept:
             kept = jax.lax.while_loop(room, iterate, kept)
@@ -192,8 +192,8 @@ class _Loop(NamedTuple):
         # A sum over all iterations would lose digits in single precision.
         sums = [jnp.zeros_like(given[i], dtype=_wide(given[i].dtype)) for i in moving]
         cotangents = [cotangents[i] for i in real]
-        top = (kept.count - 1) // kept.distance
-        back = _Back(kept.count - 1, top, positions, kept.stack, cotangents, sums)
+        top = (kept.done - 1) // kept.distance
+        back = _Back(kept.done - 1, top, positions, kept.stack, cotangents, sums)
 
         def to_there(back: _Back) -> _Back:
             begin = back.positions[back.top]
