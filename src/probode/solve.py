@@ -76,6 +76,7 @@ def solve(
     invariants: Any = None,
     bounds: Any = None,
     breakpoints: Any = None,
+    differentiate: str = "mean",
 ) -> Posterior:
     """Solve ``y' = f(t, y)``, ``y(t0) = y0`` (or another equation); return a posterior over ``y``.
 
@@ -145,6 +146,14 @@ def solve(
         :mod:`probode.inputs`, whose times outside of it are left out (those among ``args`` are
         known). Steps end there, and the derivatives of the solution are found anew (inside a trace,
         and of an implicit equation, steps only end there), see ``docs/hybrid.md``.
+    differentiate
+        What has derivatives inside ``grad``, ``jvp`` and the like. ``"mean"``: means (and samples,
+        as far as they move with them), by everything that the solution depends on: ``y0``,
+        ``args``, ``t_span``, ``save_at``. Steps, gains and covariances are held fixed, so
+        derivatives of standard deviations, of the evidence, and by parameters of the solver are
+        zero. ``"all"``: every number that is computed, at the steps taken, which costs several
+        times as much. Derivatives of gains may grow by many orders of magnitude along stiff
+        solutions, and those of means with them: for problems that are not stiff.
 
     Returns
     -------
@@ -161,6 +170,7 @@ def solve(
     if not isinstance(solver, Solver):
         raise TypeError(f"solver must be EK0(...), EK1(...) or SparseEK1(...), got {solver!r}.")
     check_choice("calibration", calibration, ("model", *MODES))
+    check_choice("differentiate", differentiate, ("mean", "all"))
     limits = Limits.read(time_limit, max_memory)
     max_steps = check_limits(max_steps, callback)
     smooth = smooth and solver.smooths
@@ -206,6 +216,8 @@ def solve(
         at_end = times is not None and (save_at is t_span[1] or _at_end_only(times, t1))
         if traced and may_lack_derivatives(field):
             field = field.guard()  # nothing can be done about it later
+        if traced and differentiate == "mean":
+            method = method.with_frozen_gains()
         if traced:  # an index that is not known yet looks into JAX's arrays only
             data = jax.tree.map(jnp.asarray, (field, steps, t0, t1, flat, times, grid))
             field, steps, t0, t1, flat, times, grid = data
@@ -405,6 +417,8 @@ def _solve_traced(
     method, _, field, control, _, t1, _ = inputs
     if wanted == "end":
         kept = saving.saving_of_end(method, engine.end(inputs), smoothing)
+        if method.frozen:
+            kept = dataclasses.replace(kept, saved=kept.saved.moving_with(t1[None]))
         marginals = Marginals(kept.saved.mean, kept.saved.factor)
         return SavedPath(kept.saved, marginals, kept), kept.solve, kept.solve.status
     state = loop.begin(*inputs)
@@ -412,7 +426,7 @@ def _solve_traced(
         assert grid is not None
         final, rows = loop.run_grid(method, grid.shape[0] - 1, field, control, state, t1)
         smoothed = smooth.smooth_rows(method, rows) if smoothing else None
-        return NodePath.of(rows, smoothed), final, final.status
+        return NodePath.of(rows, smoothed).moving_with(grid), final, final.status
     kept = saving.begin_saving(method, state, times.shape[0], smoothing, beside)
     if grid is not None:
         bound = grid.shape[0] - 1
