@@ -39,7 +39,7 @@ def differentiated_at(
 
     ``m⁻`` is ``predicted``, ``m⁺`` is ``corrected``; ``kind`` is that of the method's Jacobian.
     """
-    leaves, tree = jax.tree.flatten((field, predicted))
+    leaves, tree = jax.tree.flatten((equation, field, predicted))
 
     @jax.custom_jvp
     def value(t: Array, corrected: Array, z: Array, *leaves: Any) -> Array:
@@ -51,7 +51,7 @@ def differentiated_at(
             given[-1] = _once(corrected, given[-1])
 
             def residual(*leaves: Any) -> Array:
-                field, mean = jax.tree.unflatten(tree, leaves)
+                equation, field, mean = jax.tree.unflatten(tree, leaves)
                 return equation.linearize(field, t, mean, kind).z
 
             return z, _along(residual, given, tangents[3:])
@@ -67,7 +67,7 @@ def started_at(
 
     The solution through ``(t0 + dt, y0)`` is at ``t0`` where ``y0 - y' dt`` is.
     """
-    leaves, tree = jax.tree.flatten((t0, y0, field))
+    leaves, tree = jax.tree.flatten((t0, y0, field, equation))
 
     @jax.custom_jvp
     def value(*leaves: Any) -> Array:
@@ -79,7 +79,7 @@ def started_at(
             return value(*primals), jnp.zeros_like(y0) if isinstance(dy, SymbolicZero) else dy
 
         def begins(*leaves: Any) -> tuple[Array, Array]:
-            t0, y0, field = jax.tree.unflatten(tree, leaves)
+            t0, y0, field, equation = jax.tree.unflatten(tree, leaves)
             return equation.outset(field, t0, y0)
 
         with double_precision():

@@ -74,9 +74,9 @@ class Method(Part):
     """
 
     def with_frozen_gains(self) -> "Method":
-        """The same, with derivatives of means only; none by its own numbers."""
+        """The same, with derivatives of means only: by numbers of the equation, by no others."""
         held = jax.tree.map(lambda x: jax.lax.stop_gradient(x) if is_tracer(x) else x, self)
-        return unchecked(Method, {**vars(held), "frozen": True})
+        return unchecked(Method, {**vars(held), "equation": self.equation, "frozen": True})
 
     def constant(self, tree: Any) -> Any:
         """Return what has no derivatives if gains are frozen."""
@@ -255,7 +255,7 @@ def attempt(
     method = of_step(method, state, h)
     mean = predicted = method.prior.predict_mean(state.mean, h)
     if method.looks_back:  # the update has all derivatives
-        field, mean = jax.lax.stop_gradient((field, mean))
+        field, mean, method = jax.lax.stop_gradient((field, mean, method))
     observation = method.equation.linearize(field, t_next, mean, method.jacobian)
     observation = with_linear_part(observation, method.equation.order, known)
 
@@ -408,10 +408,10 @@ def update(
     With frozen gains the derivatives of ``m`` are those of ``m⁻ - K z``, see :mod:`.frozen`.
     """
     method = replace(method, prior=step.prior)
-    structure, equation = method.structure, method.equation
-    moving = step.mean, again
+    moving = step.mean, again, method.equation
     if method.looks_back:
-        step, again = jax.lax.stop_gradient((step, again))
+        step, again, method = jax.lax.stop_gradient((step, again, method))
+    structure, equation = method.structure, method.equation
     coords = method.prior.coordinates(step.h)
     factor = predicted_factor(method, state, step.h, step.scale)
     residual = step.residual
@@ -438,12 +438,12 @@ def update(
         final = jnp.where(jnp.all(jnp.isfinite(second)), second, z)
         mean = corrected(final)
     if method.looks_back:
-        predicted, field = moving
+        predicted, field, live = moving
         step = step._replace(mean=predicted)
         if field is not None:
             known = step.t, predicted, mean, final
             field = cast(VectorField, field)
-            final = differentiated_at(equation, method.jacobian, field, *known)
+            final = differentiated_at(live, method.jacobian, field, *known)
         mean = corrected(final)
 
     # The observation is exact: after the update R Hᵀ = 0. What rounding leaves there would be
