@@ -1,4 +1,4 @@
-"""With ``differentiate="all"`` the derivatives of a solve are those of differences, in both modes."""
+"""With ``differentiate="all"`` derivatives are those of differences, forward and in reverse."""
 
 import functools
 

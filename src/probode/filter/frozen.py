@@ -1,14 +1,14 @@
 """Derivatives of means with steps and gains held fixed: what :attr:`Method.frozen` stands for.
 
-A step of the filter is ``m⁺ = m⁻ - K z(m⁻)``. The same filter on the sensitivities ``S = dm/dθ`` is ::
+A step of the filter is ``m⁺ = m⁻ - K z(m⁻)``. The same on the sensitivities ``S = dm/dθ`` is ::
 
     S⁻ = A S        S⁺ = S⁻ - K (r'(m⁺) S⁻ + ∂r/∂θ)
 
 with the residual ``r`` linearised at ``m⁺``, where the solution is: ``m⁻`` is a prediction, whose
-sensitivities are 10 to 50 times less accurate. Smoothing gains nothing for ``S``: its gains are
-made for the errors of ``m``, and an error of ``S`` late on a stiff solution would be carried far back
-by them. So a smoothed mean has the derivatives of the filter's at the end of a step, and inside of
-one those that one backward kernel makes of both ends.
+sensitivities are 10 to 50 times less accurate. A smoother is made for the errors of ``m``: an error
+that ``S`` has late on a stiff solution would be carried far back by its gains. So a smoothed mean
+has the derivatives of the filter's at the end of a step, and inside of one those that one backward
+kernel makes of both ends.
 
 Steps stay where they are, so times have derivatives of their own: those of a solution that is moved
 along itself.
@@ -74,7 +74,7 @@ def started_at(
         return leaves[1]
 
     def rule(primals: Any, tangents: Any) -> tuple[Array, Array]:
-        y0, dt, dy = primals[1], *tangents[:2]
+        y0, dt, dy = primals[1], tangents[0], tangents[1]
         if isinstance(dt, SymbolicZero):
             return value(*primals), jnp.zeros_like(y0) if isinstance(dy, SymbolicZero) else dy
 
