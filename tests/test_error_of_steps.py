@@ -286,7 +286,8 @@ def test_derivatives_match_finite_differences():
     @jit_once
     def final(u):
         start = jnp.stack([1.3 + u, 0.5])
-        found = solve(coupled, (0.0, 0.1), start, solver=solver, grid=grid, smooth=False)
+        options = {"solver": solver, "grid": grid, "smooth": False, "differentiate": "all"}
+        found = solve(coupled, (0.0, 0.1), start, **options)
         return jnp.concatenate([found.mean[-1], found.std[-1]])
 
     with jax.enable_x64(True):

@@ -207,9 +207,8 @@ def test_derivatives_by_the_rate(rate: np.ndarray) -> None:
     grid = np.linspace(0.0, 0.5, 4)
 
     def end(rate):
-        posterior = probode.solve(
-            forced, (0.0, 0.5), START, solver=EK1(IOUP(2, rate)), grid=grid, smooth=False
-        )
+        options = {"grid": grid, "smooth": False, "differentiate": "all"}
+        posterior = probode.solve(forced, (0.0, 0.5), START, solver=EK1(IOUP(2, rate)), **options)
         return posterior.mean[-1, 0] + posterior.std[-1, 0]
 
     step = 1e-5 * np.ones_like(rate)

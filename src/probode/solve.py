@@ -79,6 +79,7 @@ def solve(
     bounds: Any = None,
     breakpoints: Any = None,
     throw: bool = False,
+    differentiate: str = "mean",
 ) -> Posterior:
     """Solve ``y' = f(t, y)``, ``y(t0) = y0`` (or another equation); return a posterior over ``y``.
 
@@ -152,6 +153,14 @@ def solve(
         with a ``status``. Inside a trace the error comes when the program runs (for values as for
         derivatives), in the class that JAX gives it, and names the member of a batch. Without it
         what was not reached is NaN there, and so are losses and gradients: see ``success``.
+    differentiate
+        What has derivatives inside ``grad``, ``jvp`` and the like. ``"mean"``: means (and samples,
+        as far as they move with them), by everything that the solution depends on: ``y0``,
+        ``args``, ``t_span``, ``save_at``. Steps, gains and covariances are held fixed, so
+        derivatives of standard deviations, of the evidence, and by parameters of the solver are
+        zero. ``"all"``: every number that is computed, at the steps taken, which costs several
+        times as much. Derivatives of gains may grow by many orders of magnitude along stiff
+        solutions, and those of means with them: for problems that are not stiff.
 
     Returns
     -------
@@ -168,6 +177,7 @@ def solve(
     if not isinstance(solver, Solver):
         raise TypeError(f"solver must be EK0(...), EK1(...) or SparseEK1(...), got {solver!r}.")
     check_choice("calibration", calibration, ("model", *MODES))
+    check_choice("differentiate", differentiate, ("mean", "all"))
     limits = Limits.read(time_limit, max_memory)
     whole_numbers = jnp.result_type(int)  # of the user: 32 bits, if the switch is off
     max_steps = check_limits(max_steps, callback)
@@ -224,6 +234,8 @@ def solve(
             steps = across_switches(steps, field, breaks, t0, t1, solver.initialization)
         if traced and may_lack_derivatives(field):
             field = field.guard()  # nothing can be done about it later
+        if traced and differentiate == "mean":
+            method = method.with_frozen_gains()
         if traced:  # an index that is not known yet looks into JAX's arrays only
             data = jax.tree.map(jnp.asarray, (field, steps, t0, t1, flat, times, grid))
             field, steps, t0, t1, flat, times, grid = data

@@ -21,6 +21,7 @@ from probode.base.status import Status
 from probode.filter import crossing
 from probode.filter.control import Control, ControlState, Tried
 from probode.filter.first_step import Known, Outset, highest_known, part_of_settled
+from probode.filter.frozen import moved, moving, started_at
 from probode.filter.start import Initialization, Start, TaylorStart
 from probode.filter.step import Measure, Method, Slope, State, attempt, drift_at, of_step, update
 from probode.model.diffusion import Evidence
@@ -67,6 +68,9 @@ def begin(
 ) -> Solve:
     """State of a solve before its first step."""
     structure, diffusion, equation = method.structure, method.diffusion, method.equation
+    if method.frozen:
+        y0 = started_at(equation, field, t0, y0)
+        t0, t1, control = jax.lax.stop_gradient((t0, t1, control))
     q, controlled = method.prior.order, equation.lowered(method.prior.order)
     known, t1 = None, control.next_stop(t0, t1)
     if isinstance(initialization, TaylorStart):
@@ -85,8 +89,10 @@ def begin(
     finite = jnp.all(jnp.isfinite(start.mean))
     # The initial value is known, whatever its derivatives are.
     mean = jnp.where(jnp.isfinite(start.mean), start.mean, 0.0)
+    h, unit = method.constant((h, unit))
     factor = jnp.zeros(structure.factor_shape)
     if start.std is not None:
+        start = start._replace(std=method.constant(start.std))
         factor = structure.diagonal_factor(_start_std(method, start, unit))
         finite = finite & jnp.all(jnp.isfinite(factor))
         factor = jnp.where(jnp.isfinite(factor), factor, 0.0)
@@ -97,7 +103,7 @@ def begin(
     )
     zero = jnp.zeros((), int)
     return Solve(
-        state=State(t0, unit, mean, factor, drift_at(method, field, t0, mean)),
+        state=State(t0, unit, mean, factor, method.constant(drift_at(method, field, t0, mean))),
         scale=jnp.zeros((structure.d,) if diffusion.varies_by_component else ()),
         control=control.begin(h),
         evidence=Evidence.empty(structure.d, diffusion.multivariate),
@@ -218,6 +224,7 @@ def _step(
     A rejected step pays for the residual and the error estimate only.
     """
     state = solve.state
+    control, t1 = method.constant((control, t1))
     t_next = control.next_time(solve.control, state.t, t1)
     measure = measure_of(method, control, state, t_next)
     known = solve.reference, solve.evidence, solve.scale
@@ -229,7 +236,7 @@ def _step(
         following, innovation = update(method, state, step, again or field)
         if method.prior.per_step:
             drift = drift_at(method, field, following.t, following.mean)
-            following = replace(following, drift=drift)
+            following = replace(following, drift=method.constant(drift))
         return following, step.scale, solve.evidence.add(innovation)
 
     def reject() -> tuple[State, Array, Evidence]:
@@ -306,6 +313,15 @@ class Rows:
         """The length of the step that the one to row ``i`` is a part of, if it is not all."""
         return None if self.whole is None else self.whole[i]
 
+    def moving_with(self, times: Array) -> "Rows":
+        """The same with derivatives by times at which they are; steps are those of fixed ones."""
+        t = moving(self.t, times)
+        return replace(self, t=t, mean=moved(self.mean, t))
+
+    def standing(self) -> "Rows":
+        """The same without derivatives by their times: inverse of :meth:`moving_with`."""
+        return replace(self, t=jax.lax.stop_gradient(self.t), mean=moved(self.mean, -self.t))
+
     @property
     def steps(self) -> int:
         """How many steps: one less than rows."""
@@ -375,6 +391,7 @@ def run_grid(
 
     At ``most`` so many of them are attempted.
     """
+    control, t1 = method.constant((control, t1))
 
     def body(solve: Solve, _: None) -> tuple[Solve, Rows]:
         following, _accepted = advance(method, field, control, solve, t1)

@@ -4,12 +4,16 @@ Everything here goes through one object, the backward kernel ``p(x | x⁺)`` com
 *filtering* state, so that marginals, dense output and samples agree.
 """
 
+from dataclasses import replace
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from probode.base.record import record
+from probode.filter.frozen import moving_as
 from probode.filter.loop import Rows
 from probode.filter.step import Method, State, extrapolate, moved_factor, of_step
 from probode.model import gaussian
@@ -75,6 +79,7 @@ def backward_kernel(
 
     ``whole`` is the length of the step of which this is a part, if it is not all of it.
     """
+    mean = state.mean  # with frozen gains it moves alone
     state, h, scale, whole = method.constant((state, h, scale, whole))
     method = of_step(method, state, h)
     prior, structure = method.prior, method.structure
@@ -99,8 +104,7 @@ def backward_kernel(
     certain = structure.widen(np.swapaxes(prior.inverse_transition(jnp.abs(h)), -1, -2))
     gain = jnp.where(resolved, reversal.gain_transposed, certain)
     factor = jnp.where(resolved, reversal.factor, 0.0)
-    center = prior.predict_mean(state.mean, h)
-    return Kernel(state.mean, center, gain, factor, h, h)
+    return Kernel(mean, prior.predict_mean(mean, h), gain, factor, h, h)
 
 
 def identity_kernel(method: Method, state: State) -> Kernel:
@@ -182,7 +186,8 @@ def smooth_rows(method: Method, rows: Rows) -> Marginals:
         return smoothed, smoothed
 
     _, before = jax.lax.scan(body, last, jnp.arange(rows.t.shape[0] - 1), reverse=True)
-    return jax.tree.map(lambda x, end: jnp.concatenate([x, end[None]]), before, last)
+    every = jax.tree.map(lambda x, end: jnp.concatenate([x, end[None]]), before, last)
+    return replace(every, mean=moving_as(every.mean, rows.mean)) if method.frozen else every
 
 
 def _smooth_row(method: Method, rows: Rows, i: Array, right: Marginals) -> Marginals:
@@ -223,6 +228,9 @@ def sample_rows(
     ``(y, ..., y^(k-1))`` of all rows and the whole state of row 0.
     """
 
+    def value(drawn: Array, i: Any) -> Array:
+        return (moving_as(drawn, rows.mean[i]) if method.frozen else drawn)[:order]
+
     def body(k: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         values, right = carry
         i = count - 1 - k
@@ -236,8 +244,8 @@ def sample_rows(
             rows.whole_at(i + 1),
         )
         drawn = jnp.where(still, right, kernel.draw(method, right, noise[i], spread))
-        return values.at[i].set(drawn[:order]), drawn
+        return values.at[i].set(value(drawn, i)), drawn
 
     order = method.equation.order
-    values = jnp.zeros((rows.t.shape[0], order, last.shape[-1])).at[count].set(last[:order])
+    values = jnp.zeros((rows.t.shape[0], order, last.shape[-1])).at[count].set(value(last, count))
     return jax.lax.fori_loop(0, count, body, (values, last))

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Array
 
 from probode.base.precision import is_traced
-from probode.base.record import record, unchecked
+from probode.base.record import record
 from probode.base.status import Status
 from probode.filter.control import Control, GridSteps, PControl
 from probode.filter.crossing import Crossings, across_switches, also_stopping_at, snapped
@@ -120,7 +120,7 @@ def read_task(
     other = () if type(equation) is FirstOrder else (equation,)
     method = solver.method(field.d, *other)
     check_equation(equation, field, method.structure, method.jacobian)
-    method = unchecked(Method, {**vars(method), "frozen": frozen})
+    method = method.with_frozen_gains() if frozen else method
     backwards = not is_traced(t0, t1) and float(t1) < float(t0)
     bound = data.bound(t0, tuple(values) if equation.order > 1 else values, backwards)
     _check_interval(data, t0, t1)

@@ -49,11 +49,8 @@ from probode.posterior.cut import cut
 from probode.posterior.finish import calibrated, run_and_finish
 from probode.posterior.paths import NodePath, Path, SavedPath
 from probode.posterior.posterior import Posterior
-<<<<<<< HEAD
 from probode.programs.jacobian_check import WrongJacobianError
-=======
 from probode.programs.kinks import kinked
->>>>>>> bars
 from probode.programs.switches import NONE, Switches
 from probode.solve import build_posterior
 
@@ -293,7 +290,9 @@ class Task:
         calibrating = options.calibration != "model"
         only = None  # the times at which alone a large solve is kept
         if large and journal is None and self.times is not None and len(self.times):
-            only = self.times
+            # Steps that cross kinks are all kept: the error bars need a closer look at them.
+            kept = method.structure.d <= _FEW_COMPONENTS and kinked(way.problem.field)
+            only = None if kept else self.times
         if only is None:
             on_disk = journal is not None and journal.store.folder is not None
             monitor = monitor.bounded(method, smoothing, calibrating, sparse, on_disk)
@@ -313,12 +312,6 @@ class Task:
 
         if large:
             asked = self.asked(way)
-<<<<<<< HEAD
-=======
-            only = self.times if journal is None else None  # all steps are kept then
-            if method.structure.d <= _FEW_COMPONENTS and kinked(way.problem.field):
-                only = None  # steps that cross kinks are looked at
->>>>>>> bars
             begins = None if self.carried is None else self.carried.error
             mode = options.calibration
             stored = journal is not None

@@ -1,6 +1,6 @@
 """A solve inside a user's ``jit``, ``vmap`` or ``grad``: everything has a known size."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -55,6 +55,8 @@ def _solved(
     method, _, field, control, _, t1, _ = inputs
     if asked.wanted == "end":
         kept = saving.saving_of_end(method, asked.engine.end(inputs), asked.smoothing)
+        if method.frozen:
+            kept = replace(kept, saved=kept.saved.moving_with(t1[None]))
         marginals = Marginals(kept.saved.mean, kept.saved.factor)
         return SavedPath(kept.saved, marginals, kept), kept.solve, kept.solve.status
     state = loop.begin(*inputs)
@@ -64,7 +66,7 @@ def _solved(
         steps = grid.shape[0] - 1
         final, rows = loop.run_grid(method, steps, attempts, field, control, state, t1)
         smoothed = smooth.smooth_rows(method, rows) if asked.smoothing else None
-        return NodePath.of(rows, smoothed), final, _ended(final)
+        return NodePath.of(rows, smoothed).moving_with(grid), final, _ended(final)
     kept = saving.begin_saving(method, state, times.shape[0], asked.smoothing, asked.beside)
     kept = saving.run_saving(method, field, control, kept, t1, times, attempts)
     marginals = (

@@ -4,8 +4,9 @@
 //
 //   m'⁻ = A m'      z' = E_k m'⁻ - J (m'_0⁻, ..., m'_(k-1)⁻) - ∂f/∂θ      m' = m'⁻ - K z'
 //
-// which is the same filter on the sensitivities; with a second evaluation, J and ∂f/∂θ again where the first has
-// corrected what f takes.
+// which is the same filter on the sensitivities. J and ∂f/∂θ are those at the corrected mean: it is closer to the
+// solution than the prediction is. Of EK0, whose gain knows no Jacobian, those where f was evaluated; with a second
+// evaluation, again where the first has corrected what f takes.
 #pragma once
 
 #include "crossing.hpp"
@@ -145,6 +146,7 @@ long run_to_times(const Settings& s, double* state, const TapeData& field, const
   State x(s, state);
   Scratch& scratch = Scratch::mine();
   scratch.wants_gain = directions > 0;
+  const bool evaluated = s.jacobian == kNone;  // where f was, else where the update has led
 
   long reached = 0;
   auto save = [&] {
@@ -172,12 +174,16 @@ long run_to_times(const Settings& s, double* state, const TapeData& field, const
     const bool again = s.evaluations == 2 && *x.waiting != 0.0;
     if (directions > 0) {
       if (again) derivatives.evaluate(state, second.data());
-      else std::memcpy(at.data(), state, sizeof(double) * (reads + 1));
+      else if (evaluated) std::memcpy(at.data(), state, sizeof(double) * (reads + 1));
     }
     const double before = *x.accepted;
     go = advance<order>(s, state, row.data(), value.data(), value.data() + s.d);
     if (*x.accepted == before) continue;
     if (directions > 0) {
+      if (!evaluated) {
+        at[0] = *x.row.t;
+        std::memcpy(at.data() + 1, x.row.mean, sizeof(double) * reads);
+      }
       derivatives.evaluate(at.data(), first.data());
       sensitivities.step(*x.row.h, again ? x.gain : scratch.gain, first.data(), again ? second.data() : nullptr);
     }

@@ -1,0 +1,148 @@
+"""Derivatives of means with steps and gains held fixed: what :attr:`Method.frozen` stands for.
+
+A step of the filter is ``m⁺ = m⁻ - K z(m⁻)``. The same on the sensitivities ``S = dm/dθ`` is ::
+
+    S⁻ = A S        S⁺ = S⁻ - K (r'(m⁺) S⁻ + ∂r/∂θ)
+
+with the residual ``r`` linearised at ``m⁺``, where the solution is: ``m⁻`` is a prediction, whose
+sensitivities are 10 to 50 times less accurate. A smoother is made for the errors of ``m``: an error
+that ``S`` has late on a stiff solution would be carried far back by its gains. So a smoothed mean
+has the derivatives of the filter's at the end of a step, and inside of one those that one backward
+kernel makes of both ends.
+
+Steps stay where they are, so times have derivatives of their own: those of a solution that is moved
+along itself.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.custom_derivatives import SymbolicZero
+from jaxtyping import Array, Float
+
+from probode.base.precision import double_precision
+from probode.model.equation import Equation
+from probode.model.linearize import VectorField
+
+
+def differentiated_at(
+    equation: Equation,
+    kind: str,
+    field: VectorField,
+    t: Array,
+    predicted: Float[Array, "n d"],
+    corrected: Float[Array, "n d"],
+    z: Float[Array, " d"],
+) -> Float[Array, " d"]:
+    """Return ``z``, with the derivatives ``r'(m⁺) dm⁻ + ∂r/∂θ dθ`` of the residual.
+
+    ``m⁻`` is ``predicted``, ``m⁺`` is ``corrected``; ``kind`` is that of the method's Jacobian.
+    """
+    leaves, tree = jax.tree.flatten((equation, field, predicted))
+
+    @jax.custom_jvp
+    def value(t: Array, corrected: Array, z: Array, *leaves: Any) -> Array:
+        return z
+
+    def rule(primals: Any, tangents: Any) -> tuple[Array, Array]:
+        t, corrected, z, *given = primals
+        with double_precision():  # derivatives may be formed after solve has returned
+            given[-1] = _once(corrected, given[-1])
+
+            def residual(*leaves: Any) -> Array:
+                equation, field, mean = jax.tree.unflatten(tree, leaves)
+                return equation.linearize(field, t, mean, kind).z
+
+            return z, _along(residual, given, tangents[3:])
+
+    value.defjvp(rule, symbolic_zeros=True)
+    return value(t, corrected, z, *leaves)
+
+
+def started_at(
+    equation: Equation, field: VectorField, t0: Array, y0: Float[Array, " m"]
+) -> Float[Array, " m"]:
+    """Return ``y0``, with the derivative ``-y'(t0)`` by ``t0``.
+
+    The solution through ``(t0 + dt, y0)`` is at ``t0`` where ``y0 - y' dt`` is.
+    """
+    leaves, tree = jax.tree.flatten((t0, y0, field, equation))
+
+    @jax.custom_jvp
+    def value(*leaves: Any) -> Array:
+        return leaves[1]
+
+    def rule(primals: Any, tangents: Any) -> tuple[Array, Array]:
+        y0, dt, dy = primals[1], tangents[0], tangents[1]
+        if isinstance(dt, SymbolicZero):
+            return value(*primals), jnp.zeros_like(y0) if isinstance(dy, SymbolicZero) else dy
+
+        def begins(*leaves: Any) -> tuple[Array, Array]:
+            t0, y0, field, equation = jax.tree.unflatten(tree, leaves)
+            return equation.outset(field, t0, y0)
+
+        with double_precision():
+            change = _along(lambda *leaves: begins(*leaves)[0], primals, tangents)
+            return value(*primals), change - begins(*primals)[1] * dt
+
+    value.defjvp(rule, symbolic_zeros=True)
+    return value(*leaves)
+
+
+@jax.custom_jvp
+def moving_as(value: Array, source: Array) -> Array:
+    """Return ``value``, with the derivatives of ``source``."""
+    return value
+
+
+@moving_as.defjvp
+def _moving_as_rule(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    return moving_as(*primals), tangents[1]
+
+
+@jax.custom_jvp
+def moved(mean: Float[Array, "*b n d"], t: Float[Array, "*b"]) -> Array:
+    """Return means of states ``(y, y', ...)``, with the derivatives ``(y', y'', ...)`` by ``t``."""
+    return mean
+
+
+@moved.defjvp
+def _moved_rule(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    """That of the highest derivative is noise, of mean zero."""
+    (mean, t), (dmean, dt) = primals, tangents
+    with double_precision():
+        slope = jnp.concatenate([mean[..., 1:, :], jnp.zeros_like(mean[..., :1, :])], axis=-2)
+        return moved(mean, t), dmean + slope * dt[..., None, None]
+
+
+def moving(known: Array, t: Array) -> Array:
+    """Return times that are ``known``, with the derivatives of ``t`` where they are equal."""
+    return known + jnp.where(known == t, t - jax.lax.stop_gradient(t), 0.0)
+
+
+def _along(function: Any, primals: Any, tangents: Any) -> Array:
+    """The derivative of ``function`` in the direction of those ``tangents`` that are not zero."""
+    places = [i for i, x in enumerate(tangents) if not isinstance(x, SymbolicZero)]
+
+    def of_these(*values: Any) -> Array:
+        full = list(primals)
+        for i, one in zip(places, values, strict=True):
+            full[i] = one
+        return function(*full)
+
+    chosen = tuple(primals[i] for i in places), tuple(tangents[i] for i in places)
+    return jax.jvp(of_these, *chosen)[1]
+
+
+@jax.custom_jvp
+def _once(x: Array, source: Array) -> Array:
+    return x
+
+
+@_once.defjvp
+def _no_second_derivative(primals: Any, tangents: Any) -> Any:
+    raise NotImplementedError(
+        "second derivatives of a solve by EK1 are not defined: its gains are held fixed in the "
+        "first ones. Differentiate once, or use finite differences of the gradient."
+    )
