@@ -333,7 +333,7 @@ def traced(t, y):
     return np.array([y[1], -np.sin(y[0])])
 
 def driven(t, y):
-    return [y[1], -float(np.sin(y[0]))] if number(y[0]) < 9.0 else [0.0, 0.0]
+    return [y[1], -float(np.sin(y[0]))] if float(str(y[0])) < 9.0 else [0.0, 0.0]
 
 for i, (fun, method) in enumerate([(traced, "EK1"), (driven, "EK0"), (traced, SparseEK1())]):
     found = solve_ivp(fun, (0.0, 2.0), [1.0, 0.0], method, checkpoint=f"{sys.argv[1]}/{i}")
