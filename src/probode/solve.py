@@ -320,7 +320,7 @@ def solve(
 
 
 def _unless_failed(posterior: Posterior) -> Posterior:
-    """The posterior; raises if the solve has failed."""
+    """Return the posterior; raise if the solve has failed."""
     if posterior.status < 0:
         raise RuntimeError(failure(posterior.status, posterior.message))
     return posterior

@@ -47,7 +47,7 @@ def in_double(
     differentiated: Callable[..., Any] | None = None,
     throw: bool = False,
 ) -> Any:
-    """``function(static, *trees)``, computed in double precision; arrays in, arrays out.
+    """Return ``function(static, *trees)``, computed in double precision; arrays in, arrays out.
 
     Parameters
     ----------
@@ -125,7 +125,7 @@ class _Source(NamedTuple):
     tree: Any
 
     def call(self, function: Callable[..., Any], *leaves: Any) -> Any:
-        """The results for these arrays."""
+        """Return the results for these arrays."""
         return function(self.static, *jax.tree.unflatten(self.tree, leaves))
 
 
@@ -164,7 +164,7 @@ class _Function:
         return str(self.program(False).jaxpr)
 
     def program(self, differentiated: bool) -> Closed:
-        """The function as a program, as it is or in the form that is differentiated."""
+        """Return the function as a program, as it is or in the form that is differentiated."""
         one = self._sources[0] is self._sources[1]
         known = self._programs.get(differentiated and not one)
         if known is None:
@@ -191,7 +191,7 @@ class _Function:
         return [_Kind(x.aval.shape, x.aval.dtype) for x in self.program(False).jaxpr.outvars]
 
     def kinds(self, how: _How, rest: Sequence[Any]) -> list[_Kind]:
-        """The results of one of the three operations."""
+        """Describe the results of one of the three operations."""
         if how.kind == "values":
             return self.outputs
         sizes = rest[0].shape[: how.stacked] if rest else ()
@@ -199,7 +199,7 @@ class _Function:
         return [_Kind((*sizes, *kind.shape), kind.dtype) for kind in every if kind.real]
 
     def evaluate(self, how: _How, *values: Any, guarded: bool = True) -> list[Any]:
-        """The results of one of the three operations, within double precision."""
+        """Evaluate one of the three operations, within double precision."""
         inputs, rest = values[: len(self.inputs)], values[len(self.inputs) :]
         guarded = guarded and self.throw
         program = self.program(how.kind != "values")
@@ -250,7 +250,7 @@ def _function(source: _Source, inputs: tuple[_Kind, ...], throw: bool) -> _Funct
 
 @lru_cache(maxsize=_FUNCTIONS)
 def _batched(function: _Function, axes: tuple[int | None, ...], size: int) -> _Function:
-    """``function`` of several values of those inputs that have an axis."""
+    """Map ``function`` over those inputs that have an axis."""
     inputs = tuple(
         kind if axis is None else _Kind((size, *kind.shape), kind.dtype)
         for kind, axis in zip(function.inputs, axes, strict=True)
@@ -268,7 +268,7 @@ def _batched(function: _Function, axes: tuple[int | None, ...], size: int) -> _F
 
 @lru_cache(maxsize=_FUNCTIONS)
 def _derivative(function: _Function, how: _How, rest: tuple[_Kind, ...]) -> _Function:
-    """The tangents, or cotangents, of a function as a function of all that they depend on."""
+    """Return tangents, or cotangents, as a function of all that they depend on."""
     evaluate = partial(function.evaluate, how, guarded=False)
     return _Function(evaluate, evaluate, (*function.inputs, *rest))
 
@@ -388,7 +388,7 @@ def _bound(*values: Any, function: _Function, how: _How) -> list[Any]:
 
 
 def _unless_failed(status: Any, results: list[Any]) -> list[Any]:
-    """The results; raises while the program runs if a status is that of a failure."""
+    """Return the results; raise while the program runs if a status is that of a failure."""
     kinds = [_kind(x).described for x in results]
     failed = jnp.any(status < 0)
     codes = status.astype(jnp.int32)
@@ -409,5 +409,5 @@ def _raise(codes: Any) -> Any:
 
 
 def failure(status: Status, message: str) -> str:
-    """The words of an error that is raised where a solve has failed."""
+    """Describe in words the failure of a solve with ``throw=True``."""
     return f"solve failed with Status.{status.name}, and throw=True. {message}"

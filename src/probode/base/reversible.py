@@ -24,14 +24,14 @@ _FEWEST, _MOST = 64, 512
 
 
 def run_reversibly(program: Closed, inputs: Sequence[Any]) -> list[Any]:
-    """The results of a program whose loops have derivatives in reverse mode."""
+    """Evaluate a program so that its loops have derivatives in reverse mode."""
     return walk(
         program.jaxpr, program.consts, inputs, lambda value, _: value, _applied, lambda _: None
     )
 
 
 def _applied(equation: Any, values: list[Any]) -> Sequence[Any]:
-    """The results of an equation, with such loops inside."""
+    """Evaluate an equation, with such loops inside."""
     name, params = equation.primitive.name, equation.params
     if name == "while":
         return while_loop(params, values)
@@ -69,7 +69,7 @@ def _has_loops(params: dict[str, Any]) -> bool:
 
 
 def while_loop(params: dict[str, Any], values: Sequence[Any]) -> list[Any]:
-    """The results of JAX's operation of that name, with these parameters."""
+    """Evaluate JAX's operation of that name, with these parameters."""
     first, second = params["cond_nconsts"], params["body_nconsts"]
     loop = _Loop(partial(_run, params["cond_jaxpr"]), partial(_run, params["body_jaxpr"]), first)
 
@@ -145,7 +145,7 @@ class _Loop(NamedTuple):
         return _where(one, state, [x.reshape(-1, *x.shape[one.ndim :])[another] for x in state])
 
     def recorded(self, given: list[Any], state: list[Any]) -> _Kept:
-        """The last state, with those before that the way back starts from.
+        """Return the last state, with those before that the way back starts from.
 
         Half of the stack is filled. When it is, every other state is dropped.
         """
@@ -179,7 +179,7 @@ class _Loop(NamedTuple):
     def transposed(
         self, given: list[Any], kept: _Kept, cotangents: list[Any]
     ) -> tuple[list[Any], list[Any]]:
-        """Cotangents of what is given and of the first state, from those of the last.
+        """Pull cotangents of the last state back to what is given and to the first.
 
         The state on top of the stack is the latest that is known before the iteration to be
         transposed. If there is room for all states between the two they are made, else that in the
@@ -259,7 +259,7 @@ def _rows(state: list[Any]) -> int:
 
 
 def _where(one: Array, state: list[Any], others: list[Any]) -> list[Any]:
-    """The states of some of the problems, and others in the places of the rest."""
+    """Choose the states of some of the problems, and others in the places of the rest."""
     return [
         jnp.where(one.reshape(*one.shape, *[1] * (x.ndim - one.ndim)), x, other)
         for x, other in zip(state, others, strict=True)
@@ -283,7 +283,7 @@ def _with(values: list[Any], places: list[int], others: list[Any]) -> list[Any]:
 
 
 def _among(values: list[Any], places: list[int], found: list[Any]) -> list[Any]:
-    """Cotangents of all values, those that have none left out."""
+    """Spread cotangents over all values; ``None`` where there is none."""
     return _with([None] * len(values), places, found)
 
 

@@ -132,7 +132,7 @@ def is_key(leaf: Any) -> bool:
 
 
 def numbers_of(leaf: Any) -> Any:
-    """The numbers that a parameter is made of."""
+    """Return the numbers that a parameter is made of."""
     return jax.random.key_data(leaf) if is_key(leaf) else leaf
 
 

@@ -50,7 +50,7 @@ class _InBits:
 
 
 def _calls_back(equation: Any, values: list[Any]) -> list[Any]:
-    """The results of an equation; those of a function that is called back, in double precision."""
+    """Evaluate an equation; a function that is called back, in double precision."""
     if equation.primitive.name != "pure_callback":
         return apply(equation, values)
     params = equation.params
@@ -94,7 +94,7 @@ def _is_wide(x: Any) -> bool:
 
 
 def with_callbacks(closed: Closed, inputs: Sequence[Any]) -> Closed:
-    """The same program, whose functions that are called back compute in double precision."""
+    """Return the program with functions that are called back in double precision."""
     if isinstance(closed.jaxpr, Opaque):
         return closed
     if not any(equation.primitive.name == "pure_callback" for equation in equations(closed.jaxpr)):
