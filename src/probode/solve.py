@@ -25,7 +25,7 @@ from probode.engines.monitor import Monitor, Progress
 from probode.engines.protocol import Engine, Inputs
 from probode.filter import loop, saving, smooth
 from probode.filter.control import Control, PControl, PIControl
-from probode.filter.crossing import across_switches
+from probode.filter.crossing import across_switches, stopping_at_switches
 from probode.filter.given import (
     break_times,
     check_limits,
@@ -34,7 +34,6 @@ from probode.filter.given import (
     save_times,
     span,
     step_control,
-    stops_at,
 )
 from probode.filter.restart import NO_RESTARTS, Restarts
 from probode.filter.smooth import Marginals
@@ -208,8 +207,8 @@ def solve(
         breaks = break_times(breakpoints, args, t0, t1, isinstance(steps, PControl))
         if isinstance(steps, PControl) and traced and not implicit:
             steps = across_switches(steps, field, breaks, t0, t1, solver.initialization)
-        elif isinstance(steps, PControl) and len(breaks) and implicit:
-            steps = steps.with_stops(stops_at(breaks, t0, t1), t1)
+        elif isinstance(steps, PControl) and implicit:
+            steps = stopping_at_switches(steps, field, breaks, t0, t1)
         if traced and may_lack_derivatives(field):
             field = field.guard()  # nothing can be done about it later
         if traced:  # an index that is not known yet looks into JAX's arrays only
