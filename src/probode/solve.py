@@ -25,7 +25,7 @@ from probode.engines.monitor import Monitor, Progress
 from probode.engines.protocol import Engine, Inputs
 from probode.filter import loop, saving
 from probode.filter.control import Control, PControl, PIControl
-from probode.filter.crossing import across_switches
+from probode.filter.crossing import across_switches, stopping_at_switches
 from probode.filter.given import (
     break_times,
     check_limits,
@@ -34,7 +34,6 @@ from probode.filter.given import (
     save_times,
     span,
     step_control,
-    stops_at,
 )
 from probode.filter.restart import NO_RESTARTS, Restarts
 from probode.filter.smooth import Marginals
@@ -227,10 +226,9 @@ def solve(
         found, restarts = None, NO_RESTARTS
         if not traced:
             found = switches(field, float(t0), float(t1)).joined(breaks, float(t0), float(t1))
-        stops = breaks if found is None else found.times
-        if isinstance(steps, PControl) and implicit and len(stops):
-            steps = steps.with_stops(stops_at(stops, t0, t1), t1)
-        elif isinstance(steps, PControl) and traced and not implicit:
+        if isinstance(steps, PControl) and implicit:
+            steps = stopping_at_switches(steps, field, breaks, t0, t1)
+        elif isinstance(steps, PControl) and traced:
             steps = across_switches(steps, field, breaks, t0, t1, solver.initialization)
         if traced and may_lack_derivatives(field):
             field = field.guard()  # nothing can be done about it later

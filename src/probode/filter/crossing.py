@@ -24,7 +24,7 @@ from jaxtyping import Array
 from probode.base.precision import is_traced, on_host
 from probode.base.record import record, static, unchecked
 from probode.filter.control import PControl
-from probode.filter.start import Initialization
+from probode.filter.start import Initialization, SlopeStart
 from probode.filter.step import Method, State
 from probode.model import gaussian
 from probode.programs.field import Field
@@ -124,6 +124,14 @@ def across_switches(
     times = xp.concatenate([times, np.full(room - len(times), np.inf)])
     crossings, stops = crossings_at(times, t0, t1, initialization)
     return unchecked(type(control), {**vars(control), "stops": stops, "crossings": crossings})
+
+
+def stopping_at_switches(
+    control: PControl, field: Field, breaks: Any, t0: Any, t1: Any
+) -> PControl:
+    """The control with steps that end before all switches, for equations that do not start anew."""
+    made = across_switches(control, field, breaks, t0, t1, SlopeStart())
+    return unchecked(type(made), {**vars(made), "crossings": None})
 
 
 def also_stopping_at(control: PControl, times: Any, t0: Any, t1: Any) -> PControl:

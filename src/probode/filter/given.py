@@ -20,7 +20,7 @@ from probode.model.equation import Equation
 from probode.model.implicit import Implicit
 from probode.model.mass_matrix import MassMatrix
 from probode.programs.inputs import Input, inputs_in
-from probode.programs.switches import NONE, margin_of, stops_before
+from probode.programs.switches import NONE
 
 
 def step_control(
@@ -276,19 +276,6 @@ def check_range(u: Input, t0: Any, t1: Any) -> None:
             f"the solve goes from {float(t0):g} to {float(t1):g}, and {u!r} says that it is not "
             "known outside of its times: give it more of them, or make it with outside='hold'."
         )
-
-
-def stops_at(times: Any, t0: Any, t1: Any) -> Any:
-    """Ends of steps right before these times, which may be traced."""
-    if not is_traced(times, t0, t1):
-        return stops_before(np.asarray(times), float(t0), float(t1))
-    return in_double(_stops_at, None, times, t0, t1)
-
-
-def _stops_at(_: None, times: Array, t0: Array, t1: Array) -> Array:
-    direction = jnp.where(t1 >= t0, 1.0, -1.0)
-    stops: Array = times - direction * margin_of(times, t0)
-    return stops
 
 
 def _check_order(what: str, times: Array, t0: Array, t1: Array) -> None:
