@@ -15,12 +15,14 @@ Engines that return to Python between steps take steps across there (:mod:`probo
 inside a trace :func:`probode.filter.loop.advance` does.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from probode.base.in_double import in_double
 from probode.base.precision import is_traced, on_host
 from probode.base.record import record, static, unchecked
 from probode.filter.control import PControl
@@ -29,6 +31,7 @@ from probode.filter.step import Method, State
 from probode.model import gaussian
 from probode.programs.field import Field
 from probode.programs.moving_switches import switch_times
+from probode.programs.program import timing
 from probode.programs.switches import MARGIN, MOST_OF_A_TABLE
 
 _BEYOND_THE_JUMP = 3.0
@@ -113,17 +116,58 @@ def across_switches(
 
     Tables of more than ``finest`` entries are passed over.
     """
+    if len(breaks) == 0 and not timing(field.program).switches:
+        return control
+    given = field, breaks, t0, t1
+    if not is_traced(given):
+        found = _crossings(given, initialization, finest)
+    else:  # as one operation: derivatives of it are formed where numbers may have 32 bits
+        leaves, tree = jax.tree.flatten(given)
+        moving = [leaf if is_traced(leaf) else None for leaf in leaves]
+        known = _Known(tree, [None if is_traced(leaf) else leaf for leaf in leaves])
+        found = in_double(_crossings_in_trace, (known, initialization, finest), moving)
+    if not isinstance(found, tuple):
+        return control
+    crossings, stops = found
+    return unchecked(type(control), {**vars(control), "stops": stops, "crossings": crossings})
+
+
+class _Known(NamedTuple):
+    """The leaves of a tree with those left out that are traced; compared by identity."""
+
+    tree: Any
+    leaves: list[Any]
+
+    def __hash__(self) -> int:
+        return id(self.leaves)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Known) and self.leaves is other.leaves
+
+
+def _crossings_in_trace(static: tuple[_Known, Initialization, int], moving: list[Any]) -> Any:
+    """Return what :func:`_crossings` does, or a number if there are none."""
+    known, initialization, finest = static
+    leaves = [b if a is None else a for a, b in zip(moving, known.leaves, strict=True)]
+    found = _crossings(jax.tree.unflatten(known.tree, leaves), initialization, finest)
+    return jnp.zeros(()) if found is None else found
+
+
+def _crossings(
+    given: tuple[Field, Any, Any, Any], initialization: Initialization, finest: int
+) -> tuple[Crossings, Any] | None:
+    """Return the steps across all switches and the stops before them, if there are any."""
+    field, breaks, t0, t1 = given
     found = switch_times(field, t0, t1, finest)
     if len(found) == 0 and len(breaks) == 0:
-        return control
+        return None
     xp: Any = jnp if is_traced(found, breaks) else np
     times = xp.concatenate([xp.asarray(found, float), xp.asarray(breaks, float)])
     if xp is np:
         times = np.unique(times)
     room = 1 << max(len(times) - 1, 0).bit_length()  # programs depend on their number
     times = xp.concatenate([times, np.full(room - len(times), np.inf)])
-    crossings, stops = crossings_at(times, t0, t1, initialization)
-    return unchecked(type(control), {**vars(control), "stops": stops, "crossings": crossings})
+    return crossings_at(times, t0, t1, initialization)
 
 
 def stopping_at_switches(
