@@ -146,6 +146,22 @@ def test_derivatives_of_dense_output_by_its_time():
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize("backwards", [False, True])
+def test_derivatives_by_a_breakpoint(backwards):
+    """Of ``y' = u - y`` with ``u`` from 1 to 3 at a time ``s``: ``(1 - 3) exp(s - t)``."""
+    span = (2.0, 0.0) if backwards else (0.0, 2.0)
+
+    def end(switch):
+        options = {"save_at": span[1], "breakpoints": switch[None], "control": TIGHT}
+        field = lambda t, y, s: jnp.where(t < s, 1.0, 3.0) - y  # noqa: E731
+        return probode.solve(field, span, 0.5, (switch,), **options).mean[-1]
+
+    with jax.enable_x64(True):
+        slope = jit(jax.jacfwd(end))(0.7)
+    expected = 2.0 * np.exp(0.7) if backwards else -2.0 * np.exp(-1.3)
+    assert slope == pytest.approx(expected, rel=1e-4)
+
+
 def test_reverse_mode_is_the_transpose_of_forward_mode():
     def run(x):
         return end_of(x, max_steps=200)

@@ -155,10 +155,10 @@ def solve(
     differentiate
         What has derivatives inside ``grad``, ``jvp`` and the like. ``"mean"``: means (and samples,
         as far as they move with them), by everything that the solution depends on: ``y0``,
-        ``args``, ``t_span``, ``save_at``. Steps, gains and covariances are held fixed, so
-        derivatives of standard deviations, of the evidence, and by parameters of the solver are
-        zero. ``"all"``: every number that is computed, at the steps taken, which costs several
-        times as much. Derivatives of gains may grow by many orders of magnitude along stiff
+        ``args``, ``t_span``, ``save_at``, ``breakpoints``. Steps, gains and covariances are held
+        fixed, so derivatives of standard deviations, of the evidence, and by parameters of the
+        solver are zero. ``"all"``: every number that is computed, at the steps taken, which costs
+        several times as much. Derivatives of gains may grow by many orders of magnitude along stiff
         solutions, and those of means with them: for problems that are not stiff.
 
     Returns

@@ -116,6 +116,48 @@ def _moved_rule(primals: Any, tangents: Any) -> tuple[Array, Array]:
         return moved(mean, t), dmean + slope * dt[..., None, None]
 
 
+def crossed_at(
+    equation: Equation,
+    field: VectorField,
+    sides: Float[Array, "2"],
+    by: Array,
+    mean: Float[Array, "n d"],
+) -> Float[Array, "n d"]:
+    """Return ``mean`` at a breakpoint, with its derivatives by that: ``f`` may jump there.
+
+    ``by`` is its time, ``sides`` are times on both sides of it. If it is ``dt`` later,
+    ``u = (y, ...)`` has gone on for so long with the slope from before:
+    ``du = (u'(t-) - u'(t+)) dt``.
+    """
+    leaves, tree = jax.tree.flatten((equation, field, sides))
+    order = equation.order
+
+    @jax.custom_jvp
+    def value(by: Array, mean: Array, *leaves: Any) -> Array:
+        return mean
+
+    def rule(primals: Any, tangents: Any) -> tuple[Array, Array]:
+        mean, leaves = primals[1], primals[2:]
+        dt, dm = tangents[0], tangents[1]
+        with double_precision():
+            change = jnp.zeros_like(mean) if isinstance(dm, SymbolicZero) else dm
+            if isinstance(dt, SymbolicZero):
+                return value(*primals), change
+            equation, field, sides = jax.tree.unflatten(tree, leaves)
+
+            def slope(t: Array, mean: Array) -> Array:
+                found = equation.outset(field, t, equation.read(mean))[1]
+                return found[: order * mean.shape[-1]].reshape(order, -1)
+
+            before, after = slope(sides[0], mean), slope(sides[1], mean)
+            jump = jnp.zeros_like(mean).at[:order].set((before - after) * dt)
+            along = jax.jvp(lambda mean: slope(sides[1], mean), (mean,), (jump,))[1]
+            return value(*primals), change + jump.at[order].set(along[-1])
+
+    value.defjvp(rule, symbolic_zeros=True)
+    return value(by, mean, *leaves)
+
+
 def moving(known: Array, t: Array) -> Array:
     """Return times that are ``known``, with the derivatives of ``t`` where they are equal."""
     return known + jnp.where(known == t, t - jax.lax.stop_gradient(t), 0.0)

@@ -19,14 +19,18 @@ from jaxtyping import Array
 from probode.base.record import record
 from probode.base.status import Status
 from probode.filter import crossing
-from probode.filter.control import Control, ControlState, Tried
+from probode.filter.control import Control, ControlState, PControl, Tried
 from probode.filter.first_step import Known, Outset, highest_known, part_of_settled
-from probode.filter.frozen import moved, moving, started_at
+from probode.filter.frozen import crossed_at, moved, moving, started_at
 from probode.filter.start import Initialization, Start, TaylorStart
 from probode.filter.step import Measure, Method, Slope, State, attempt, drift_at, of_step, update
 from probode.model.diffusion import Evidence
 from probode.model.gaussian import norm
 from probode.programs.field import Field
+from probode.programs.switches import margin_of
+
+_WIDE = 100.0
+"""Times the margin that steps keep to a breakpoint: ``f`` is asked so far on both sides of it."""
 
 
 class Counts(NamedTuple):
@@ -196,7 +200,7 @@ def across_from(
 ) -> tuple[State, Array, Solve]:
     """The state after the step across from ``state``, the noise of it, and the start it led to."""
     crossings, k = control.crossings, method.equation.order
-    t, share = crossings.beyond(state.t)
+    t, share = method.constant(crossings.beyond(state.t))
     u, jacobian = state.mean[:k].reshape(-1), None
     if method.jacobian == "none":
         f = field(t, u)
@@ -223,7 +227,7 @@ def _step(
 
     A rejected step pays for the residual and the error estimate only.
     """
-    state = solve.state
+    state, stops = solve.state, control.stops if isinstance(control, PControl) else None
     control, t1 = method.constant((control, t1))
     t_next = control.next_time(solve.control, state.t, t1)
     measure = measure_of(method, control, state, t_next)
@@ -234,6 +238,13 @@ def _step(
 
     def accept() -> tuple[State, Array, Evidence]:
         following, innovation = update(method, state, step, again or field)
+        if method.frozen and stops is not None:
+            moves = jnp.where((stops == t_next) & (t_next != t1), moving(t_next, stops), t_next)
+            by = moves[jnp.argmax(stops == t_next)]
+            width = _WIDE * jnp.sign(t_next - state.t) * margin_of(method.constant(stops), t1)
+            sides = t_next + width * jnp.array([-1.0, 1.0])
+            mean = crossed_at(method.equation, field, sides, by, following.mean)
+            following = replace(following, mean=mean)
         if method.prior.per_step:
             drift = drift_at(method, field, following.t, following.mean)
             following = replace(following, drift=method.constant(drift))

@@ -122,7 +122,7 @@ def run_saving(
     With frozen gains steps and save points stand still; ``saved`` is then what moves with them.
     """
     times = save_at
-    control, t1, save_at = method.constant((control, t1, save_at))
+    t1, save_at = method.constant((t1, save_at))
     last = saving.solve.counts.attempted + attempts
 
     def proceed(saving: Saving) -> Array:
