@@ -85,7 +85,8 @@ def test_members_that_take_different_numbers_of_steps_have_their_own_gradients()
 def test_what_is_derived_from_a_posterior_can_be_differentiated_too():
     def spread(rate):
         grid = np.linspace(0.0, 1.0, 9)
-        posterior = probode.solve(decay, (0.0, 1.0), 1.0, (rate,), solver=EK0(2), grid=grid)
+        how = {"solver": EK0(2), "grid": grid, "differentiate": "all"}
+        posterior = probode.solve(decay, (0.0, 1.0), 1.0, (rate,), **how)
         parts = posterior(0.3).mean, posterior.std, posterior.cov, posterior.log_evidence
         return sum(jnp.sum(part).astype(jnp.float32) for part in parts)
 

@@ -213,13 +213,13 @@ NUMBERS = (1.0, 1.3, 0.7, 2.0)
 def traces(monkeypatch):
     """A list that grows by one with every trace."""
     found = []
-    make = probode.ivp.function.make_traceable
+    make = probode.ivp.function.traceable_or_why
 
     def counted(*args, **kwargs):
         found.append(args)
         return make(*args, **kwargs)
 
-    monkeypatch.setattr(probode.ivp.function, "make_traceable", counted)
+    monkeypatch.setattr(probode.ivp.function, "traceable_or_why", counted)
     return found
 
 

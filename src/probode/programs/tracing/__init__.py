@@ -42,7 +42,8 @@ from probode.programs.tracing.reasons import (
     reason_of,
 )
 from probode.programs.tracing.verify import Reference
-from probode.programs.tracing.watching import OPERATION_LIMIT, watch
+from probode.programs.tracing.watching import OPERATION_LIMIT
+from probode.programs.tracing.watching import watch as _watch  # `watch` is an older module's name
 from probode.programs.tracing.ways import (
     Numbers,
     as_it_is,
@@ -232,7 +233,7 @@ def _rungs(
     if seconds < _SLOW and not careful:  # stand-ins remember every error, JAX's tracers some
         yield "jax", as_it_is(fun, numbers)
     yield "numpy", with_arrays(fun, careful, numbers)
-    if y0.size <= scalars.SIZE_LIMIT and not watch.too_long:
+    if y0.size <= scalars.SIZE_LIMIT and not _watch.too_long:
         yield "scalars", with_scalars(fun, careful, numbers)
 
 
@@ -277,7 +278,7 @@ def _why_not(
         if count_equations(program.jaxpr) > OPERATION_LIMIT:
             return LONG
         evaluator = Evaluator(program)
-        if not reference.agrees(evaluator, data, at_more_points=watch.questions > 0):
+        if not reference.agrees(evaluator, data, at_more_points=_watch.questions > 0):
             return OTHER_VALUES
         _differentiate(program, np.float64(t0), y0, data, 1 if evaluator.is_plain else 2)
     except Exception as error:  # user code with arrays that it was not written for fails in any way
