@@ -48,7 +48,7 @@ from probode.posterior import large
 from probode.posterior.again import MODE, tightened
 from probode.posterior.finish import calibrated, run_and_finish
 from probode.posterior.held import constraint_for, type_of
-from probode.posterior.in_trace import Asked, solve_in_trace
+from probode.posterior.in_trace import TraceOptions, solve_in_trace
 from probode.posterior.paths import NodePath, Path, SavedPath
 from probode.posterior.posterior import Posterior, Problem, Stats
 from probode.programs.field import bind
@@ -292,9 +292,9 @@ def solve(
 
         if traced:
             begins = solver.initialization
-            asked_of = Asked(engine, begins, wanted, smooth, max_steps, beside)
+            options = TraceOptions(engine, begins, wanted, smooth, max_steps, beside)
             extra = loop.start_evaluations(begins, steps, solver.order)
-            made = _Made(asked_of, shape, extra, name_in_trace(engine), calibration, whole_numbers)
+            made = _Made(options, shape, extra, name_in_trace(engine), calibration, whole_numbers)
             given_data = solver, method, tuple(inputs[2:]), times, grid, held
             differentiated = None if engine is JAX else _made_in_jax
             return in_double(
@@ -424,9 +424,9 @@ def _solve_saving(
 
 
 class _Made(NamedTuple):
-    """What of a posterior made inside a trace is part of its program."""
+    """Properties of a posterior inside a trace that its compiled program is made for."""
 
-    asked: Asked
+    options: TraceOptions
     shape: tuple[int, ...]
     extra: int
     engine: str
@@ -446,8 +446,8 @@ def _made_in_trace(
 ) -> tuple[Array, Posterior]:
     """A status, and the posterior."""
     field, control = data[:2]
-    path, final, status = solve_in_trace(made.asked, method, data, times, grid, held)
-    begun = with_start(solver, made.asked.initialization)
+    path, final, status = solve_in_trace(made.options, method, data, times, grid, held)
+    begun = with_start(solver, made.options.initialization)
     posterior = build_posterior(
         begun, method, made.shape, control, path, final, status, made.extra, made.engine
     )
@@ -462,7 +462,7 @@ def _made_in_trace(
 
 def _made_in_jax(made: _Made, *data: Any) -> tuple[Array, Posterior]:
     """The same by an engine that has derivatives."""
-    return _made_in_trace(made._replace(asked=replace(made.asked, engine=JAX)), *data)
+    return _made_in_trace(made._replace(options=replace(made.options, engine=JAX)), *data)
 
 
 def _stats(method: Method, final: loop.Solve, extra: int, evaluated: str) -> Stats:

@@ -29,7 +29,7 @@ _UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
 def rehearsed(finish: Callable[["Limits"], Any], steps: int, limits: "Limits") -> float:
-    """Return the seconds per step that finishing so many takes, without those of compiling.
+    """Return the seconds per step that ``finish`` takes for ``steps`` steps, compiling excluded.
 
     The first trial compiles, which the solve itself then need not do: that time says nothing about
     further steps. A trial that is ended early may leave programs to be compiled by the next one.

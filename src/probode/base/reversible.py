@@ -243,14 +243,14 @@ class _Back(NamedTuple):
     """A loop on its way back."""
 
     target: Array
-    """Before which iteration: the one to be transposed next."""
+    """Index of the iteration that is transposed next."""
     top: Array
     positions: Array
     stack: list[Any]
     cotangents: list[Any]
-    """Of the state after it."""
+    """Cotangents of the state after that iteration."""
     sums: list[Any]
-    """Those of what is given, so far."""
+    """Cotangents of the constants of the loop, summed over the iterations done so far."""
 
 
 def _rows(state: list[Any]) -> int:
@@ -271,7 +271,7 @@ def _wide(dtype: Any) -> Any:
 
 
 def _real(values: list[Any]) -> list[int]:
-    """Which of the values have derivatives."""
+    """Return the places of the values that have derivatives."""
     return [i for i, x in enumerate(values) if jnp.issubdtype(x.dtype, jnp.inexact)]
 
 

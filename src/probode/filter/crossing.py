@@ -43,14 +43,14 @@ the most uncertain one, which rounding can still tell from nothing."""
 
 @record
 class Crossings:
-    """Steps across, in the order of integration; those that are not there begin at infinity."""
+    """Steps across switches, in the order of integration; unused places begin at infinity."""
 
     initialization: Initialization = static()
-    """How the derivatives on the other side are found."""
+    """Method by which the derivatives on the other side are found."""
     before: Array
     after: Array
     share: Array
-    """Part of each that lies after the switch."""
+    """Part of each step that lies after the switch."""
 
     def begins_at(self, t: Array) -> Array:
         """Whether a step across begins at this time."""
@@ -61,7 +61,10 @@ class Crossings:
         return jnp.any((self.after == t) & jnp.isfinite(self.before))
 
     def beyond(self, t: Array) -> tuple[Array, Array]:
-        """Where the step across from ``t`` ends, and its share; any time later if there is none."""
+        """Return the end of the step across from ``t``, and its share.
+
+        If no step across begins at ``t``, the end is ``t + 1``, which is not used.
+        """
         here = self.before == t
         after, share = (jnp.sum(jnp.where(here, x, 0.0)) for x in (self.after, self.share))
         return jnp.where(jnp.any(here), after, t + 1.0), share
@@ -70,10 +73,10 @@ class Crossings:
 def crossings_at(
     times: Any, t0: Any, t1: Any, initialization: Initialization
 ) -> tuple[Crossings, Any]:
-    """Steps across switches at ``times`` (any order, also others than of the interval).
+    """Return steps across switches at ``times``, and the stops before these steps.
 
-    And the stops before them, in the order of integration, filled up with ``t1``. All of it NumPy's
-    if the times are known.
+    ``times`` are in any order, and some may lie outside of the interval. The stops are in the order
+    of integration, filled up with ``t1``. If the times are known, the arrays are NumPy's.
     """
     xp: Any = jnp if is_traced(times, t0, t1) else np
     times, t0, t1 = (xp.asarray(x, float) for x in (times, t0, t1))
@@ -112,9 +115,9 @@ def across_switches(
     initialization: Initialization,
     finest: int = MOST_OF_A_TABLE,
 ) -> PControl:
-    """The control with steps across all switches: those of the program, and ``breaks``.
+    """Return the control with steps across all switches of the program, and across ``breaks``.
 
-    Tables of more than ``finest`` entries are passed over.
+    Tables of more than ``finest`` entries are skipped.
     """
     if len(breaks) == 0 and not timing(field.program).switches:
         return control
@@ -146,7 +149,7 @@ class _Known(NamedTuple):
 
 
 def _crossings_in_trace(static: tuple[_Known, Initialization, int], moving: list[Any]) -> Any:
-    """Return what :func:`_crossings` does, or a number if there are none."""
+    """Return the result of :func:`_crossings`, or the number zero if there are no switches."""
     known, initialization, finest = static
     leaves = [b if a is None else a for a, b in zip(moving, known.leaves, strict=True)]
     found = _crossings(jax.tree.unflatten(known.tree, leaves), initialization, finest)

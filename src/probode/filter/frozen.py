@@ -109,7 +109,7 @@ def moved(mean: Float[Array, "*b n d"], t: Float[Array, "*b"]) -> Array:
 
 @moved.defjvp
 def _moved_rule(primals: Any, tangents: Any) -> tuple[Array, Array]:
-    """That of the highest derivative is noise, of mean zero."""
+    """Differentiate by time; the next derivative after the highest one is noise of mean zero."""
     (mean, t), (dmean, dt) = primals, tangents
     with double_precision():
         slope = jnp.concatenate([mean[..., 1:, :], jnp.zeros_like(mean[..., :1, :])], axis=-2)
@@ -123,10 +123,10 @@ def crossed_at(
     by: Array,
     mean: Float[Array, "n d"],
 ) -> Float[Array, "n d"]:
-    """Return ``mean`` at a breakpoint, with its derivatives by that: ``f`` may jump there.
+    """Return ``mean`` at a breakpoint, where ``f`` may jump, with its derivatives by its time.
 
-    ``by`` is its time, ``sides`` are times on both sides of it. If it is ``dt`` later,
-    ``u = (y, ...)`` has gone on for so long with the slope from before:
+    ``by`` is the time, ``sides`` are times on both sides of it. If the breakpoint is ``dt`` later,
+    ``u = (y, ...)`` keeps the slope from before it for ``dt`` longer:
     ``du = (u'(t-) - u'(t+)) dt``.
     """
     leaves, tree = jax.tree.flatten((equation, field, sides))

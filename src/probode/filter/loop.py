@@ -30,7 +30,7 @@ from probode.programs.field import Field
 from probode.programs.switches import margin_of
 
 _WIDE = 100.0
-"""Times the margin that steps keep to a breakpoint: ``f`` is asked so far on both sides of it."""
+"""Distance from a breakpoint at which ``f`` is evaluated on both sides, in margins of steps."""
 
 
 class Counts(NamedTuple):
@@ -400,7 +400,7 @@ def run_grid(
 ) -> tuple[Solve, Rows]:
     """Take exactly ``steps`` steps; after a failure the last good state is repeated.
 
-    At ``most`` so many of them are attempted.
+    ``most`` is the largest number of steps that are attempted.
     """
     control, t1 = method.constant((control, t1))
 

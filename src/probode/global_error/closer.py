@@ -16,7 +16,7 @@ Three or four stages do not see what happens in a step in two cases:
   amplify what was left of oscillations by rounding.
 
 Such steps are divided. ``P`` and its derivatives at the nodes between the pieces reproduce ``P``,
-so the same transport goes along all nodes as if they were the solver's. What is missed in spite of
+so the same transport runs along all nodes as if they were the solver's. What is missed in spite of
 that is a number to judge by, in units of the standard deviations ``s``::
 
     kinks = sqrt(sum_n mean_i (miss_ni / s_ni)²)
@@ -35,21 +35,21 @@ from probode.global_error.sweeps import Sweeps
 from probode.global_error.transport import PATIENCE, Transported, empty
 
 _PIECES, _ROUNDS = 8, 2
-"""A step that needs it is divided into so many, and these once more. A kink lies in one of them:
-each time ``h²`` shrinks to a 64th."""
+"""Number of pieces of a step that needs dividing, and how often pieces are divided again. A kink
+lies in one piece; each division shrinks ``h²`` there to a 64th."""
 
 
 class Care(NamedTuple):
-    """How closely kinks are looked for."""
+    """Thoroughness of the search for kinks."""
 
     share: float = 1.0
-    """Part of the steps that are looked at: those over which the error changes most."""
+    """Part of the steps that are searched: those over which the error changes most."""
     missed: float = 0.01
     """Part of a standard deviation that may be missed in a step."""
 
 
 IN_PYTHON = Care(0.05, 0.05)
-"""If Python evaluates ``f``, which may have kinks or not."""
+"""Thoroughness for an ``f`` that Python evaluates: whether it has kinks is not known."""
 _STUCK = 0.05
 """Part of the error that the last sweep may change."""
 _MOST = 4
@@ -57,11 +57,11 @@ _MOST = 4
 _FEW = 200
 """Pieces that may be added to a short solve."""
 _LEAST = 6
-"""Steps that are looked at, at least."""
+"""Smallest number of steps that are searched."""
 _BLOCK = 1 << 20
 """Numbers in the states at which ``f`` is evaluated at once."""
 _ROUNDING, _TINY = 64.0 * float(np.finfo(float).eps), 1e-300
-"""Part of a value of which nothing is said."""
+"""Smallest standard deviation that is trusted: a part of the value, and a number."""
 
 Carry = Callable[[np.ndarray, np.ndarray], Transported]
 """The transport, from times and means at the nodes."""
@@ -79,7 +79,7 @@ def look_closer(
     deviations: Deviations,
     care: Care,
 ) -> tuple[Transported, float, int]:
-    """The transport with steps divided where that matters, ``kinks``, and evaluations of ``f``.
+    """Return the transport with steps divided where needed, ``kinks``, and evaluations of ``f``.
 
     ``f`` is ``None`` if it has no kinks. ``carry`` may stop early: then nothing changes.
     """
@@ -153,7 +153,7 @@ def missing(
     which: np.ndarray,
     pieces: int,
 ) -> np.ndarray:
-    """``miss`` in some steps, each divided into so many pieces: rows ``(n, d)``."""
+    """Return ``miss`` in the steps ``which``, each divided into ``pieces``: rows ``(n, d)``."""
     nodes, weights = null_rules()
     d, count = means.shape[-1], len(nodes) * pieces
     tau = ((np.arange(pieces)[:, None] + nodes) / pieces).reshape(-1)
@@ -231,7 +231,7 @@ def divided(
 
 
 def joined(scheme: Scheme, moved: Transported, pieces: np.ndarray) -> Transported:
-    """What a transport along the pieces says of the steps; ``stages`` on the polynomials of theirs.
+    """Combine a transport along the pieces into one along the steps.
 
     The evaluations of the pieces count as corrections.
     """

@@ -100,8 +100,8 @@ class Looked(NamedTuple):
     unresolved: float = 0.0
     """Whether (one, not zero) there are more switches than steps end at."""
     kinks: float = 0.0
-    """What kinks of ``f`` in ``y`` do in the steps and the estimate misses, in units of bars; -1:
-    there may be kinks, and what they do is not known."""
+    """Effect of kinks of ``f`` in ``y`` that the estimate misses, in standard deviations; -1: there
+    may be kinks, and their effect is not known."""
 
     def words(self) -> list[str]:
         """What can be said of the times between the steps."""
@@ -135,7 +135,7 @@ class Tally(NamedTuple):
     steps: Any
     least: Any = None
     most: Any = None
-    """Of ``y - e``; ``None`` in files of older versions."""
+    """Largest value of ``y - e``, as ``least`` is the smallest; ``None`` in older files."""
 
     @staticmethod
     def start(xp: Any, y: Array) -> "Tally":

@@ -11,7 +11,7 @@ _SINGULAR, _SMALL = 1e-12, 1e-6
 large enough to be inverted."""
 
 
-class Axes(NamedTuple):
+class DeterminedAxes(NamedTuple):
     """A curvature ``C = D V Λ Vᵀ D``, ``D⁻¹ C D⁻¹`` of unit diagonal, where data determine it."""
 
     size: np.ndarray
@@ -22,7 +22,7 @@ class Axes(NamedTuple):
     """Columns of ``D⁻¹ V`` along which nothing changes."""
 
     @classmethod
-    def of(cls, curvature: np.ndarray, way: np.ndarray) -> "Axes":
+    def of(cls, curvature: np.ndarray, way: np.ndarray) -> "DeterminedAxes":
         """Take ``C`` apart; ``way`` is how far each coordinate may be from here.
 
         Directions are unknown along which ``√(dᵀ C d)``, what all data together change by in units

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.optimize import minimize
 
-from probode.inference.axes import SEEN, Axes
+from probode.inference.axes import SEEN, DeterminedAxes
 from probode.inference.objective import Look, Objective
 
 ENOUGH = 1e-6
@@ -106,7 +106,7 @@ class _Search:
         """
         assert look.curvature is not None
         curvature = look.curvature[np.ix_(self.free, self.free)]
-        axes = Axes.of(curvature, self._way(part))
+        axes = DeterminedAxes.of(curvature, self._way(part))
         stiff = float(np.mean(np.diagonal(curvature))) or 1.0
         rest = np.linalg.qr(axes.unknown)[0]
         slope = axes.size * (
@@ -129,7 +129,7 @@ class _Search:
             return np.inf
         curvature = self.best_look.curvature[np.ix_(self.free, self.free)]
         space = self.objective.space
-        axes = Axes.of(curvature, space.way(self.best)[self.free])
+        axes = DeterminedAxes.of(curvature, space.way(self.best)[self.free])
         return axes.gain(g, *(way[self.free] for way in space.ways(self.best)))
 
     def _inside(self, share: float = _NEAR) -> tuple[np.ndarray, np.ndarray]:
@@ -149,7 +149,7 @@ class _Search:
         if not np.any(near) or curvature is None:
             return np.where(near, sides, 0)
         part = self.best[self.free]
-        axes = Axes.of(curvature[np.ix_(self.free, self.free)], self._way(part))
+        axes = DeterminedAxes.of(curvature[np.ix_(self.free, self.free)], self._way(part))
         step = np.zeros(len(self.best))
         step[self.free] = axes.newton(self.best_look.gradient[self.free])
         space = self.objective.space
@@ -188,7 +188,7 @@ class _Search:
         space = self.objective.space
         along = (space.flat(z) - space.flat(self.best))[held] / space.slopes(self.best)[held]
         slope = self.best_look.gradient[others] - curvature[np.ix_(others, held)] @ along
-        axes = Axes.of(curvature[np.ix_(others, others)], space.way(self.best)[others])
+        axes = DeterminedAxes.of(curvature[np.ix_(others, others)], space.way(self.best)[others])
         step = axes.newton(slope)
         moved = z.copy()
         moved[others] += step / max(1.0, float(np.max(np.abs(step))))

@@ -243,7 +243,8 @@ class Space:
         """Return -1 for numbers at their lower bound, 1 for those at the upper one, else 0.
 
         The distance that counts is a ``share`` of the interval, or of the distance at the start.
-        The default is that of :meth:`on_bound`, which is nearer than any search comes by itself.
+        The default is that of :meth:`on_bound`: a search that does not put numbers on their
+        bounds never comes as close.
         """
         share = 10.0 * _ON_BOUND if share is None else share
         found = np.zeros(self.size, int)

@@ -38,7 +38,7 @@ class Task:
     y0: Array
     data: Data
     times: Array
-    """Where the solution is wanted: the times of the data, those at a switch right before it."""
+    """Times at which the solution is needed: those of the data; at a switch, right before it."""
     inside: Array
     """Whether all data are in the interval."""
     diffusion: Array | None

@@ -28,7 +28,7 @@ class Evaluation:
     guard: Guard | None = None
     """Turns errors of arithmetic into NaN; ``None``: they are raised."""
     box: Bounds | None = None
-    """Where the function is evaluated only."""
+    """Bounds outside of which the function is not evaluated."""
 
     def __call__(self, t: float, u: np.ndarray) -> Any:
         """Return the value."""

@@ -58,7 +58,7 @@ class Traced(NamedTuple):
     checks: int
     numbers: Numbers
     wrong_jac: str | None = None
-    """Which entry of the user's ``jac`` is not the derivative of the function, if one is not."""
+    """Description of a wrong entry of the user's ``jac``, if there is one."""
 
 
 class UserFunction(NamedTuple):

@@ -41,7 +41,8 @@ _DIP, _DIP_IN_PYTHON = 1e-2, 0.5
 _AROUND = 40
 """Steps before and after that are compared."""
 _STEEP, _NEAR = 10.0, 3
-"""Factor by which ``f`` changes faster than in most of so many steps before and after."""
+"""Factor by which ``f`` changes faster than usual at a jump, and the number of steps before and
+after that define the usual rate."""
 _MOST, _MOST_IN_PYTHON = 50, 1000
 """Places that are examined: the most suspicious ones."""
 _MOST_ROUNDS, _MOST_UNRESOLVED = 32, 2
@@ -59,8 +60,9 @@ _TINY, _DOUBLINGS = 1e-6, 20
 across."""
 
 _RECENT, _FLIPS, _FLIP, _SOON = 1000, 4, 0.5, 0.05
-"""Last steps among which a solution that slides along a jump has so many changes of ``f`` by this
-part of its range there, within this part of the time so far."""
+"""Numbers by which a solution that slides along a jump is recognised: among the last ``_RECENT``
+steps, ``_FLIPS`` changes of ``f`` by ``_FLIP`` of its range there, within ``_SOON`` of the time so
+far."""
 _ACROSS = 10
 """Doublings of what the solution moves in a step, to get across the jump."""
 
@@ -79,8 +81,8 @@ class Noticed(NamedTuple):
     evaluations: int = 0
     """Evaluations of ``f`` that it took to locate them."""
     unresolved: bool = False
-    """Whether some follow each other more closely than ``f`` was looked at: others may have been
-    missed."""
+    """Whether some jumps follow each other more closely than the samples of ``f``: others may have
+    been missed."""
     resets: bool = True
     """Whether events with a reset are for this equation."""
 
@@ -247,7 +249,7 @@ class _Along:
 
     @property
     def steepness(self) -> np.ndarray:
-        """How much faster ``f`` changes in a step than around it, where that is a jump above one.
+        """Ratio of the rate at which ``f`` changes in a step to that of a jump: above one is one.
 
         Zero where it changes less than a jump does.
         """

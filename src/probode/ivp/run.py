@@ -55,7 +55,7 @@ from probode.programs.switches import NONE, Switches
 from probode.solve import build_posterior
 
 _FEW_COMPONENTS = 2000
-"""Of a large system with kinks, of which all steps are kept to judge the error bars."""
+"""Largest size of a large system with kinks whose steps are all kept to judge its error bars."""
 _MOST_REPEATS = 3
 """Solves again where the steps missed something that a look between them saw."""
 

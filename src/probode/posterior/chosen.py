@@ -42,7 +42,7 @@ class ChosenPath(Path):
 
     times: Array
     mean: Float[Array, "K *k d"]
-    """Of an equation of order ``k > 1``, ``y, ..., y^(k-1)``."""
+    """Means of ``y``; of ``y, ..., y^(k-1)`` for an equation of order ``k > 1``."""
     columns: Array
     """Columns of the factor that belong to them, in plain units."""
     trail: Trail

@@ -49,10 +49,10 @@ def points_near(t0: float, t1: float, y0: np.ndarray) -> Iterator[tuple[float, n
 def mismatch(
     function: Function, matrix: Any, t: float, y: np.ndarray, first: int = 0
 ) -> str | None:
-    """Return in words which entry of ``matrix`` is not the derivative of ``function``.
+    """Describe an entry of ``matrix`` that is not the derivative of ``function``.
 
-    Up to 16 columns are compared, in a larger matrix every so many from column ``first`` on.
-    ``None``: no entry is wrong, as far as differences can tell.
+    Up to 16 columns are compared; in a larger matrix these are evenly spaced, from column ``first``
+    on. Return ``None`` if no entry is wrong, as far as differences can tell.
     """
     size = np.maximum(np.abs(y), _FLOOR * np.max(np.abs(y), initial=0.0))
     size = np.where(size == 0.0, 1.0, np.where(y == 0.0, np.max(size, initial=0.0), size))
@@ -108,7 +108,7 @@ def _columns(matrix: Any, columns: np.ndarray, change: np.ndarray) -> np.ndarray
     return np.asarray(some.toarray() if hasattr(some, "toarray") else some)
 
 
-class Watched:
+class WatchedJacobian:
     """A Jacobian that is compared with its function now and then: ``(t, y, *rest) -> J``.
 
     At the first call, the second, the fourth and so on, and at every one that is a multiple of

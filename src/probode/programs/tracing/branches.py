@@ -29,14 +29,14 @@ _MOST_QUESTIONS = 50_000
 _TURNS = "give it a number of turns"
 
 _Bound = tuple[float, int]
-"""An end of an interval, and which side of it: 0 for the number itself, ±1 right beside it."""
+"""An end of an interval: a number, and 0 for the number itself or ±1 for right above or below."""
 
 _FLIPPED = {"less": "greater", "less_equal": "greater_equal"}
 _FLIPPED |= {after: before for before, after in _FLIPPED.items()}
 _NEGATED = {"greater": "less_equal", "greater_equal": "less", "not_equal": "equal"}
 
 
-class Path:
+class BranchPath:
     """The decisions of one run.
 
     Parameters
@@ -134,7 +134,7 @@ def along_every_path(call: Callable[[], jax.Array]) -> jax.Array:
                 None,
                 "write numpy.where, numpy.maximum or numpy.select, with whole arrays",
             )
-        path = watch.path = Path(outcomes)
+        path = watch.path = BranchPath(outcomes)
         value = call()
         for k in reversed(range(len(outcomes), len(path.outcomes))):
             other = along([*path.outcomes[:k], not path.outcomes[k]])

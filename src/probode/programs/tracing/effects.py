@@ -200,7 +200,7 @@ class State:
         return self.first_change() is not None
 
     def first_change(self) -> str | None:
-        """What has changed, in words: the first of all."""
+        """Describe the first change, if there is one."""
         return next(self._changes(), None)
 
     def _changes(self) -> Iterator[str]:

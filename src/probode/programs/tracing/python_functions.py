@@ -60,7 +60,7 @@ def _of_truths(original: Callable[..., Any], combine: np.ufunc) -> Any:
     return stand_in
 
 
-class _Number(type):
+class _NumberType(type):
     """A type of numbers that takes traced ones, and is Python's for everything else."""
 
     original: type
@@ -88,26 +88,26 @@ class _Number(type):
         return hash(cls.original)
 
 
-class Float(metaclass=_Number):
+class TracedFloat(metaclass=_NumberType):
     """``float`` as a traced function knows it."""
 
     original, dtype, kinds = float, np.dtype(float), "f"
 
 
-class Integer(metaclass=_Number):
+class TracedInteger(metaclass=_NumberType):
     """``int`` as a traced function knows it; it rounds towards zero."""
 
     original, dtype, kinds = int, np.dtype(int), "iu"
 
 
-class _ComplexNumber(_Number):
+class _ComplexType(_NumberType):
     def __call__(cls, real: Any = 0, imag: Any = 0) -> Any:
         if not is_traced((real, imag)):
             return complex(real, imag) if imag else complex(real)
         return real + 1j * imag
 
 
-class Complex(metaclass=_ComplexNumber):
+class TracedComplex(metaclass=_ComplexType):
     """``complex`` as a traced function knows it."""
 
     original, dtype, kinds = complex, np.dtype(complex), "c"
@@ -129,9 +129,9 @@ FUNCTIONS: dict[str, Any] = {
     "sorted": _sorted,
     "any": _of_truths(builtins.any, np.logical_or),
     "all": _of_truths(builtins.all, np.logical_and),
-    "float": Float,
-    "int": Integer,
-    "complex": Complex,
+    "float": TracedFloat,
+    "int": TracedInteger,
+    "complex": TracedComplex,
     "range": _range,
 }
-"""What takes the place of built-in functions, by name."""
+"""Replacements of built-in functions, by name."""

@@ -40,7 +40,7 @@ FROM_JAX = frozenset(
         *("multigammaln", "loggamma"),
     )
 )
-"""Those of JAX that give SciPy's values; others (``hyp2f1``, ``exp1``) do not, or never end."""
+"""Functions of JAX that give SciPy's values; others (``hyp2f1``, ``exp1``) differ, or never end."""
 
 _LARGEST_ORDER = 20.0
 
@@ -97,9 +97,9 @@ def _polynomial(coefficients: np.ndarray, x: Any) -> Any:
 
 @lru_cache(maxsize=64)
 def _first_kind(v: float) -> tuple[float, np.ndarray, np.ndarray]:
-    """Where ``I_v`` changes from its series to Hankel's expansion, and the coefficients of both.
+    """Return the ``split`` between the series of ``I_v`` and Hankel's expansion, and both.
 
-    They are those of powers of ``(x / split)²`` and of ``split / x``.
+    The arrays are the coefficients of powers of ``(x / split)²`` and of ``split / x``.
     """
     split = max(30.0, 0.5 * v * v)
     k = np.arange(1, math.ceil(1.6 * split + 40))
@@ -210,7 +210,7 @@ FORMULAS: dict[str, Callable[..., Any]] = {
     "ellipe": _ellipe,
     "lambertw": _lambertw,
 }
-"""Those that are made here."""
+"""Functions that are written here, by name."""
 
 
 def special(name: str) -> Callable[..., Any] | None:

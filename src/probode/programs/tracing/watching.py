@@ -17,7 +17,7 @@ import numpy as np
 from probode.base.jax_inside import REFUSALS, is_tracer, unknown_value
 
 if TYPE_CHECKING:
-    from probode.programs.tracing.branches import Path
+    from probode.programs.tracing.branches import BranchPath
 
 OPERATION_LIMIT = 2_000
 """Operations after which tracing is given up: unrolled loops take a compiler too long."""
@@ -42,7 +42,7 @@ class Watch(threading.local):
     operations: int = 0
     careful: bool = False
     """Whether user code handles errors: then what raises errors for numbers is refused."""
-    path: "Path | None" = None
+    path: "BranchPath | None" = None
     """The path that is followed, where branches are."""
     questions: int = 0
     """Decisions on all paths."""

@@ -9,8 +9,8 @@
 namespace probode {
 namespace PROBODE_ISA {
 
-// Where they are, in the order of integration, and the start on the other side as a list of operations. Among the
-// numbers of that list the time where the next steps end at the latest is at a place of its own.
+// Steps across switches, in the order of integration, and the start on the other side as a list of operations. One
+// place among the numbers of that list holds the latest time at which the next steps may end.
 //
 //   given   that place, then all times before, all times after, all shares; or nothing
 struct Crossings {
