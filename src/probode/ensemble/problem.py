@@ -379,8 +379,8 @@ def _of_input(leaf: Any) -> Any:
     if any(one != shapes[0] for one in shapes) or any(one != sizes[0] for one in sizes):
         raise ValueError(
             "a Sweep of inputs needs inputs of one kind (constant, linear or cubic), with as many "
-            f"times and values of one shape; got {', '.join(map(repr, given[:5]))}. Give the "
-            "shorter ones further times, with values repeated."
+            f"times, and values of one shape; got {', '.join(map(repr, given[:5]))}. Add times "
+            "to the shorter ones and repeat their last values there."
         )
     return jax.tree.map(lambda *x: Sweep(np.stack(x), leaf.dim, leaf.coords), *given)
 

@@ -1,4 +1,4 @@
-"""Derivatives of means with steps and gains held fixed: what :attr:`Method.frozen` stands for.
+"""Derivatives of means with steps and gains held fixed: the meaning of :attr:`Method.frozen`.
 
 A step of the filter is ``m⁺ = m⁻ - K z(m⁻)``. The same on the sensitivities ``S = dm/dθ`` is ::
 
@@ -185,6 +185,6 @@ def _once(x: Array, source: Array) -> Array:
 @_once.defjvp
 def _no_second_derivative(primals: Any, tangents: Any) -> Any:
     raise NotImplementedError(
-        "second derivatives of a solve by EK1 are not defined: its gains are held fixed in the "
-        "first ones. Differentiate once, or use finite differences of the gradient."
+        "second derivatives of a solve by EK1 are not defined, because the first ones hold its "
+        "gains fixed. Differentiate once, and use finite differences of the gradient."
     )

@@ -48,8 +48,8 @@ WORDS = {
     "size": "the error is as large as the solution's own variation",
     "lost": "the estimate was lost on the way (not finite): from there on the bands are as wide as "
     "the solution varies",
-    "kinks": "the solution crosses kinks or jumps of f (abs, max, where, ...), and what happens in "
-    "these steps is more than the estimate can follow: try a smaller max_step",
+    "kinks": "the solution crosses kinks or jumps of f (abs, max, where, ...), and the error in "
+    "these steps is larger than the estimate can follow: try a smaller max_step",
     "between": "between the steps f does something that the steps did not see",
     "long": "so many steps are too long a way for the fast estimate: use calibration='defect'",
     "switches": "f switches in time more often, or for shorter, than could be followed",
@@ -79,7 +79,9 @@ _EPSILON = float(np.finfo(float).eps)
 _TINY = 1e-300
 
 
-_KINKS_UNKNOWN = "f has kinks in y (abs, max, where, ...): what they do in the steps is not checked"
+_KINKS_UNKNOWN = (
+    "f has kinks in y (abs, max, where, ...): their effect on the error bars was not checked"
+)
 
 
 class Looked(NamedTuple):

@@ -53,8 +53,9 @@ class Values(dict[str, Any]):
     def __missing__(self, name: Any) -> Any:
         """Refuse what is not a name."""
         raise NoParameter(
-            f"there is no parameter {name!r}; parameters go by name, p.{next(iter(self), 'name')} "
-            f"or p[{next(iter(self), 'name')!r}], and there are {', '.join(self)}."
+            f"there is no parameter {name!r}. Parameters are read by name, as in "
+            f"p.{next(iter(self), 'name')} or p[{next(iter(self), 'name')!r}]; their names are "
+            f"{', '.join(self)}."
         )
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], tuple[str, ...]]:

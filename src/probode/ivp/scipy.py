@@ -119,7 +119,9 @@ class _FilterSolver(OdeSolver):
                     found: np.ndarray = known(t, y)
                     return found
                 except WrongJacobianError as error:
-                    warnings.warn(f"{error}: differences of `fun` take its place.", stacklevel=2)
+                    warnings.warn(
+                        f"{error}: finite differences of `fun` are used instead.", stacklevel=2
+                    )
                     known = None
             return differences(t, y, f)
 

@@ -197,8 +197,8 @@ def bind(
     if jac is None or is_traced(field) or inside_trace() or _has_right_jacobian(field, t0, y0):
         return field
     warnings.warn(
-        f"`jac` is not the derivative of {name} near the start: the exact derivative takes its "
-        "place. (Is it transposed, or in another order than y?)",
+        f"`jac` is not the derivative of {name} near the start: the exact derivative is used "
+        "instead. (Is `jac` transposed, or in another order than `y`?)",
         stacklevel=3,
     )
     return replace(field, jacobian_program=None, jacobian_constants=())

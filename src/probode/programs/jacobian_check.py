@@ -86,8 +86,8 @@ def mismatch(
     i, j = np.unravel_index(int(np.argmax(np.where(wrong, off * size[columns], -1.0))), wrong.shape)
     return (
         f"`jac` is not the derivative of `fun` at t = {t:.6g}: in row {i} and column {columns[j]} "
-        f"it is {given[i, j]:.4g}, differences of `fun` give {change[i, j]:.4g} (is it transposed, "
-        "or in another order than `y`?)"
+        f"it is {given[i, j]:.4g}, but differences of `fun` give {change[i, j]:.4g} (is `jac` "
+        "transposed, or in another order than `y`?)"
     )
 
 

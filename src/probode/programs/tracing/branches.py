@@ -26,7 +26,7 @@ _MOST_PATHS = 256
 _MOST_QUESTIONS = 50_000
 """Decisions on all paths: a loop may never end where answers are not numbers' own."""
 
-_TURNS = "give it a number of turns"
+_TURNS = "give the loop a fixed number of iterations"
 
 _Bound = tuple[float, int]
 """An end of an interval: a number, and 0 for the number itself or ±1 for right above or below."""
@@ -158,7 +158,7 @@ def decide(value: Any) -> bool:
         raise watch.refuse("a branch needs a number that is known while tracing", value)
     watch.questions += 1
     if watch.questions > _MOST_QUESTIONS:
-        raise watch.refuse("a loop that does not end for all values", value, _TURNS)
+        raise watch.refuse("a loop that does not end for some values", value, _TURNS)
     if value.dtype != bool:
         value = compared("not_equal", value, 0.0)
     return bool(path.decide(value.reshape(()) if value.ndim else value))

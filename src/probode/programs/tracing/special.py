@@ -49,9 +49,10 @@ def _order(name: str, v: Any) -> float:
     """The order of a Bessel function: a number that is known, and not too large."""
     if isinstance(v, jax.Array) or np.size(v) != 1 or abs(float(v)) > _LARGEST_ORDER:
         raise watch.refuse(
-            f"scipy.special.{name} of an order that is not known, or above {_LARGEST_ORDER:.0f}",
+            f"scipy.special.{name} of an order that is not known while tracing, "
+            f"or above {_LARGEST_ORDER:.0f}",
             v,
-            "give the order as a number",
+            "give the order as a constant",
         )
     return float(np.reshape(v, ()))
 

@@ -26,7 +26,7 @@ OPERATION_LIMIT = 2_000
 TOO_LONG = (
     f"it takes more than {OPERATION_LIMIT} operations",
     None,
-    "write loops with whole arrays; a loop that ends by a condition, with so many turns",
+    "replace loops by operations on whole arrays; give other loops a fixed number of turns",
 )
 
 _SMALL = 16
