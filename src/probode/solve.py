@@ -119,7 +119,7 @@ def solve(
         ``(t, y, *args) -> (d, d)`` (for ``DiagonalEK1`` also the diagonal ``(d,)``, for
         ``SparseEK1`` a sparse matrix of SciPy's), or a constant matrix; by default automatic
         differentiation. Outside a trace it is compared with the exact derivative near the start,
-        which takes its place, with a warning, if they differ.
+        which is used instead, with a warning, if they differ.
     calibration
         ``"model"``: standard deviations of the model. ``"defect"`` (default of ``solve_ivp``) or
         ``"defect-fast"``: of the size of the global error, see :meth:`Posterior.calibrate` (which
@@ -148,18 +148,18 @@ def solve(
         known). Steps end there, and the derivatives of the solution are found anew (of an implicit
         equation steps only end there), see ``docs/hybrid.md``. Inside a trace they may be traced.
     throw
-        Whether to raise a ``RuntimeError`` if the solve fails, instead of returning what there is
-        with a ``status``. Inside a trace the error comes when the program runs (for values as for
-        derivatives), in the class that JAX gives it, and names the member of a batch. Without it
-        what was not reached is NaN there, and so are losses and gradients: see ``success``.
+        Whether to raise a ``RuntimeError`` if the solve fails, instead of returning the part that
+        was solved, with a ``status``. Inside a trace the error is raised when the program runs; its
+        class is JAX's, and it names the member of a batch. Without ``throw``, values that were not
+        reached are NaN inside a trace, and so are losses and gradients: see ``success``.
     differentiate
-        What has derivatives inside ``grad``, ``jvp`` and the like. ``"mean"``: means (and samples,
-        as far as they move with them), by everything that the solution depends on: ``y0``,
+        Results that have derivatives inside ``grad``, ``jvp`` and the like. ``"mean"``: means (and
+        samples, as far as they move with them), by everything that the solution depends on: ``y0``,
         ``args``, ``t_span``, ``save_at``, ``breakpoints``. Steps, gains and covariances are held
         fixed, so derivatives of standard deviations, of the evidence, and by parameters of the
-        solver are zero. ``"all"``: every number that is computed, at the steps taken, which costs
-        several times as much. Derivatives of gains may grow by many orders of magnitude along stiff
-        solutions, and those of means with them: for problems that are not stiff.
+        solver are zero. ``"all"``: every number that is computed, at the steps taken. That costs
+        several times as much, and is for problems that are not stiff: along stiff solutions
+        derivatives of gains, and with them those of means, may grow by many orders of magnitude.
 
     Returns
     -------
@@ -432,7 +432,7 @@ class _Made(NamedTuple):
     engine: str
     calibration: str
     whole_numbers: Any
-    """The type of those that are handed out: the user's, so that they go with his own."""
+    """Type of integers in the result: JAX's default outside of our scope of double precision."""
 
 
 def _made_in_trace(
@@ -444,7 +444,7 @@ def _made_in_trace(
     grid: Array | None,
     held: Constraint | None,
 ) -> tuple[Array, Posterior]:
-    """A status, and the posterior."""
+    """Return a status, and the posterior."""
     field, control = data[:2]
     path, final, status = solve_in_trace(made.options, method, data, times, grid, held)
     begun = with_start(solver, made.options.initialization)
@@ -461,7 +461,7 @@ def _made_in_trace(
 
 
 def _made_in_jax(made: _Made, *data: Any) -> tuple[Array, Posterior]:
-    """The same by an engine that has derivatives."""
+    """Return the status and posterior by an engine that has derivatives."""
     return _made_in_trace(made._replace(options=replace(made.options, engine=JAX)), *data)
 
 

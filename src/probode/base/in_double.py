@@ -1,9 +1,9 @@
 """A function of arrays, computed in double precision, as one operation inside a user's trace.
 
 JAX's transformations are applied after the function has returned, outside of our scope of double
-precision, where they mix 64-bit values with 32-bit constants. Of one operation they see the results
-only. Its program is traced, differentiated, batched and lowered by the rules below, each within
-that scope. For ``y = f(x)`` there are three kinds of it ::
+precision, where they mix 64-bit values with 32-bit constants. Inside of a single operation they do
+nothing: they see its results only. Its program is traced, differentiated, batched and lowered by
+the rules below, each within that scope. For ``y = f(x)`` there are three kinds of operation::
 
     values        f(x)
     tangents      f'(x) dx          linear in dx
@@ -37,7 +37,7 @@ from probode.base.reversible import run_reversibly
 from probode.base.status import Status
 
 _FUNCTIONS = 128
-"""Functions that are remembered with their programs."""
+"""Number of functions that are remembered with their programs."""
 
 
 def in_double(
@@ -52,9 +52,9 @@ def in_double(
     Parameters
     ----------
     function
-        A function of a module, pure, of nothing but its arguments.
+        A pure function that is defined in a module and depends on its arguments only.
     static
-        The part of its arguments that decides about the program.
+        The part of its arguments that its program depends on.
     differentiated
         The same function in a form that JAX can differentiate; by default ``function``.
     throw
@@ -74,7 +74,7 @@ def in_double(
 
 
 def as_one(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a method of a record: in a trace outside of our scope, it is one operation."""
+    """Decorate a method of a record: in a trace outside of our scope it becomes one operation."""
 
     @wraps(method)
     def call(self: Any, *args: Any, **options: Any) -> Any:
@@ -143,7 +143,7 @@ _VALUES = _How("values")
 
 
 class _DoubleFunction:
-    """A function as programs, which are traced when they are needed; one object for equal ones."""
+    """A function and its programs, traced on first use; equal functions share one object."""
 
     def __init__(
         self,
@@ -300,7 +300,7 @@ def _in_batches(values: Any, axes: Any, *, function: _DoubleFunction, how: _How)
     with double_precision():
 
         def along(value: Any, axis: Any, place: int) -> Any:
-            """The value with the axis of the batch in this place."""
+            """Return the value with the axis of the batch in this place."""
             if isinstance(axis, int):
                 return jnp.moveaxis(value, axis, place)
             shape = value.shape

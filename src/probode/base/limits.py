@@ -16,7 +16,7 @@ from typing import Any
 GRACE = 0.4
 """Seconds beyond the limit that what follows the steps may take, if it was guessed too short."""
 _TRIALS = 3
-"""Times that finishing is tried out, if it is ended early each time."""
+"""Largest number of trials of ``finish``, if each of them runs out of time."""
 _SLOWER = 1.6
 """All steps together take longer than a few of them tell: memory that is new, rare iterations."""
 _PART_OF_MEMORY = 0.5
@@ -48,7 +48,7 @@ def rehearsed(finish: Callable[["Limits"], Any], steps: int, limits: "Limits") -
 
 @contextmanager
 def compiling() -> Iterator[None]:
-    """Count the time within as that of compiling."""
+    """Count the time spent within as time for compiling."""
     global _compiling
     begun = time.perf_counter()
     try:

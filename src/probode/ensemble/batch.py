@@ -49,7 +49,7 @@ class Plan(Part):
     beside: Beside | None
     samples: int
     finest: int = MOST_OF_A_TABLE
-    """Entries of the largest table whose entries steps end at."""
+    """Largest number of entries of a table at whose entries steps end."""
     places: tuple[int | None, ...] = ()
     """Of each parameter of the invariants, its place among those of the vector field."""
 

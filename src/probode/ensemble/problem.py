@@ -386,7 +386,7 @@ def _of_input(leaf: Any) -> Any:
 
 
 def _check_inputs(family: Family) -> None:
-    """Raise where a member would need an input outside of its times, which refuses that."""
+    """Raise if a member needs an input outside of its times and it has ``outside="refuse"``."""
     ends = np.concatenate([np.ravel(family.t0.values), np.ravel(family.t1.values)])
     low, high = np.min(ends), np.max(ends)
     leaves = [x.values if isinstance(x, Named) else x for x in family.leaves]

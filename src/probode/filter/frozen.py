@@ -1,17 +1,17 @@
 """Derivatives of means with steps and gains held fixed: the meaning of :attr:`Method.frozen`.
 
-A step of the filter is ``m⁺ = m⁻ - K z(m⁻)``. The same on the sensitivities ``S = dm/dθ`` is ::
+A step of the filter is ``m⁺ = m⁻ - K z(m⁻)``. For the sensitivities ``S = dm/dθ`` that becomes ::
 
     S⁻ = A S        S⁺ = S⁻ - K (r'(m⁺) S⁻ + ∂r/∂θ)
 
 with the residual ``r`` linearised at ``m⁺``, where the solution is: ``m⁻`` is a prediction, whose
-sensitivities are 10 to 50 times less accurate. A smoother is made for the errors of ``m``: an error
-that ``S`` has late on a stiff solution would be carried far back by its gains. So a smoothed mean
-has the derivatives of the filter's at the end of a step, and inside of one those that one backward
-kernel makes of both ends.
+sensitivities are 10 to 50 times less accurate. The gains of a smoother are made for the errors of
+``m``: they would carry a late error of ``S`` far back along a stiff solution. Therefore a smoothed
+mean has the filter's derivatives at the end of a step; within a step, one backward kernel computes
+them from both ends.
 
-Steps stay where they are, so times have derivatives of their own: those of a solution that is moved
-along itself.
+Steps are held fixed, so times need derivatives of their own: if a time changes, the mean moves
+along the solution.
 """
 
 from typing import Any
@@ -164,7 +164,7 @@ def moving(known: Array, t: Array) -> Array:
 
 
 def _along(function: Any, primals: Any, tangents: Any) -> Array:
-    """The derivative of ``function`` in the direction of those ``tangents`` that are not zero."""
+    """Differentiate ``function`` in the direction of the ``tangents`` that are not zero."""
     places = [i for i, x in enumerate(tangents) if not isinstance(x, SymbolicZero)]
 
     def of_these(*values: Any) -> Array:

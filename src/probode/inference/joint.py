@@ -79,7 +79,7 @@ def from_joint_covariance(plan: Plan, task: Task) -> tuple[Array, Array] | None:
 
 
 class LikelihoodRows(NamedTuple):
-    """A log likelihood and what it is made of."""
+    """A log likelihood and its parts."""
 
     total: Array
     succeeded: Array

@@ -167,7 +167,7 @@ class Fit:
 
     @property
     def residuals(self) -> Any:
-        """What was measured minus what is expected, ``(K, m)``; of several data sets a list.
+        """Measured minus expected values, ``(K, m)``; for several data sets a list.
 
         Columns that are no values, such as the flags of censored ones, are left out.
         """

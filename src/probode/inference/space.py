@@ -24,7 +24,7 @@ from probode.base.record import unchecked
 from probode.model.distributions import Distribution
 
 _FAR = 10.0
-"""A long way in ``z``, in units of ``1 + |z|``."""
+"""Largest distance in ``z`` for numbers without bounds, in units of ``1 + |z|``."""
 _FARTHEST = 1e100
 _ON_BOUND = 1e-12
 """Distance of a number on its bound, in units of the interval or of the start's distance."""
@@ -51,7 +51,7 @@ class Values(dict[str, Any]):
             raise AttributeError(f"there is no parameter {name!r}; there are {known}.") from None
 
     def __missing__(self, name: Any) -> Any:
-        """Refuse what is not a name."""
+        """Raise for a key that is not a name."""
         raise NoParameter(
             f"there is no parameter {name!r}. Parameters are read by name, as in "
             f"p.{next(iter(self), 'name')} or p[{next(iter(self), 'name')!r}]; their names are "
@@ -268,11 +268,11 @@ class Space:
         return moved
 
     def way(self, z: np.ndarray, free: float = _FAR) -> np.ndarray:
-        """Return how far a number may still be from ``z``, the longer one of :meth:`ways`."""
+        """Return the largest distance of a number from ``z``, the longer one of :meth:`ways`."""
         return np.maximum(*self.ways(z, free))
 
     def ways(self, z: np.ndarray, free: float = _FAR) -> tuple[np.ndarray, np.ndarray]:
-        """Return how far numbers may still be below and above ``z``: factors times ``1 + |z|``.
+        """Return the largest distances of numbers below and above ``z``: factors times ``1 + |z|``.
 
         They are ``free`` for numbers without bounds. The ``z`` of others is a logarithm, in which
         the way from a bound to the rest of the interval (or to the start) is longer near a bound.

@@ -1,4 +1,4 @@
-"""Functions of users in a form that JAX can trace, or the line that prevents it.
+"""Users' functions in a form that JAX can trace, or the line that prevents it.
 
 The parameters of a fit are variables: a function of them is run once with placeholders, which have
 no values, and becomes a program. A function that is written with NumPy becomes a copy with

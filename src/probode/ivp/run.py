@@ -332,8 +332,8 @@ class Task:
     def _cut(self, made: Posterior, held: Constraint | None, limits: Limits) -> Posterior:
         """The posterior up to the event that ends it, with its events.
 
-        They are located once: a second search, of the part that is kept, could find others, and
-        the piece that follows would begin at a time to which its state does not belong.
+        The events are located once: a second search, of the part that is kept, could find others,
+        and the next piece would then start from a state that belongs to another time.
         """
         if self.watched is None:
             return made

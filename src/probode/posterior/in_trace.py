@@ -1,4 +1,4 @@
-"""A solve inside a user's ``jit``, ``vmap`` or ``grad``: everything has a known size."""
+"""A solve inside a user's ``jit``, ``vmap`` or ``grad``, where all arrays have known sizes."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -28,7 +28,7 @@ class TraceOptions:
     """"end", "times" or "grid": what is kept."""
     smoothing: bool
     bound: int | None
-    """Steps that are attempted at most."""
+    """Largest number of steps that are attempted."""
     beside: Beside | None
 
 
@@ -40,7 +40,7 @@ def solve_in_trace(
     grid: Array | None,
     held: Constraint | None,
 ) -> tuple[Path, loop.Solve, Array]:
-    """The states that are kept, the solve at its end, and its status.
+    """Return the states that are kept, the solve at its end, and its status.
 
     ``data`` are the inputs of an engine, from the vector field on.
     """

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 _STEP = 1e-6
-"""Part of its size by which a component is moved."""
+"""Step of the differences, as a part of the size of a component."""
 _FLOOR = 1e-8
 """The size of a component that is next to zero, as a part of the largest one."""
 _WRONG, _SMALL, _NOISE = 0.1, 0.01, 640.0
 _COLUMNS = 16
-"""Columns that are compared at a time."""
+"""Largest number of columns that are compared at a time."""
 _POINTS, _AWAY = 3, 0.1
 _GOLDEN = 0.6180339887498949
 _EPSILON = float(np.finfo(float).eps)
@@ -120,7 +120,7 @@ class WatchedJacobian:
         self._calls = self._compared = self.evaluations = 0
 
     def __call__(self, t: float, y: np.ndarray, *rest: Any) -> Any:
-        """Return the matrix."""
+        """Return the matrix, after comparing it if its turn has come."""
         matrix = self._jacobian(t, y, *rest)
         self._calls += 1
         if self._calls & (self._calls - 1) == 0 or self._calls % self._period == 0:

@@ -35,8 +35,8 @@ from probode.programs.program import SWITCHING, keeps_fractions, timing
 from probode.programs.switches import LEVELS, LINEAR, MOST_OF_A_TABLE, NONE, switches
 
 _ROOM = 128
-"""Crossings of a line with the multiples of a number, and of a curve with a level, that are found
-where it is not known how many there are: steps go across any others."""
+"""Largest number of crossings, of a line with the multiples of a number or of a curve with a level,
+that are found if their number is not known: at any others steps do not end."""
 _MOST = 20_000
 """Largest number of places at which the crossings of one operation are sought."""
 _SAMPLES, _BISECTIONS = 1024, 60
@@ -47,8 +47,8 @@ _SLACK = 1e-12
 def switch_times(field: Field, t0: Any, t1: Any, finest: int = MOST_OF_A_TABLE) -> Any:
     """Times from ``t0`` to ``t1`` at which a vector field switches, in any order.
 
-    Traced where they depend on traced numbers: then some may be infinite, or outside. Tables of
-    more than ``finest`` entries are passed over.
+    They are traced if they depend on traced numbers; then some may be infinite, or outside of the
+    interval. Tables of more than ``finest`` entries are skipped.
     """
     kind = timing(field.program)
     if not kind.switches:
@@ -254,7 +254,7 @@ class _Walk:
 
 
 class _Levels(NamedTuple):
-    """Zero; or the entries of a table; or ``unit (k + shift)``."""
+    """Levels at which an operation switches: zero, entries of a table, or ``unit (k + shift)``."""
 
     entries: Any = None
     unit: Any = None
@@ -315,7 +315,7 @@ def _difference(a: Any, b: Any) -> _TimeFunction:
 
 
 def _remembering(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A function that knows its last answer: many results are made of the same parts."""
+    """Return a function that remembers its last result, since many results share their parts."""
     last: list[Any] = [None, None]
 
     def remembered(t: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Functions of Python's that a program calls back, when it runs, in double precision."""
+"""Python functions that a program calls while it runs (``pure_callback``), in double precision."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -50,7 +50,7 @@ class _InBits:
 
 
 def _calls_back(equation: Any, values: list[Any]) -> list[Any]:
-    """Evaluate an equation; a function that is called back, in double precision."""
+    """Evaluate an equation; a ``pure_callback`` in double precision."""
     if equation.primitive.name != "pure_callback":
         return apply(equation, values)
     params = equation.params
@@ -94,7 +94,7 @@ def _is_wide(x: Any) -> bool:
 
 
 def with_callbacks(closed: Closed, inputs: Sequence[Any]) -> Closed:
-    """Return the program with functions that are called back in double precision."""
+    """Return the program with its calls of ``pure_callback`` in double precision."""
     if isinstance(closed.jaxpr, Opaque):
         return closed
     if not any(equation.primitive.name == "pure_callback" for equation in equations(closed.jaxpr)):

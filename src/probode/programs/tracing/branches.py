@@ -1,7 +1,7 @@
 """Branches on traced values: a function is run once along every path, and results are selected.
 
 ``if``, ``while``, ``and``, ``not`` and conditional expressions want the truth of a comparison,
-which is not known while tracing. A function that has two paths is run twice, with either answer::
+which is not known while tracing. A function that has two paths is run twice, once for each answer::
 
     def f(t, y):                          where(t > 5, a, b)
         return a if t > 5 else b
@@ -24,7 +24,7 @@ from probode.programs.tracing.watching import watch
 _MOST_PATHS = 256
 """Paths after which a function is left to Python."""
 _MOST_QUESTIONS = 50_000
-"""Decisions on all paths: a loop may never end where answers are not numbers' own."""
+"""Largest number of decisions on all paths: a loop may never end if its condition is traced."""
 
 _TURNS = "give the loop a fixed number of iterations"
 
@@ -37,7 +37,7 @@ _NEGATED = {"greater": "less_equal", "greater_equal": "less", "not_equal": "equa
 
 
 class BranchPath:
-    """The decisions of one run.
+    """The decisions of one run of a function.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ class BranchPath:
         return outcome
 
     def _implied(self, name: int, comparison: Any) -> bool | None:
-        """Return what earlier decisions say of a condition, if anything."""
+        """Return the truth of a condition if earlier decisions imply it."""
         if name in self._known or comparison is None:
             return self._known.get(name)
         kind, quantity, number, positive = comparison

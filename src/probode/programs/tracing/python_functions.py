@@ -1,6 +1,6 @@
-"""Python's own functions on traced numbers: ``max``, ``min``, ``sorted``, ``any``, ``float``, ...
+"""Python's built-in functions for traced numbers: ``max``, ``sorted``, ``any``, ``float``, ...
 
-Each gives what Python's gives, NaN and ties included: ``max(a, b)`` is ``b`` if ``b > a``, else
+Each returns the same as Python's, for NaN and ties too: ``max(a, b)`` is ``b`` if ``b > a``, else
 ``a``. Without traced numbers they are Python's own.
 """
 
@@ -46,7 +46,7 @@ def _sorted(items: Iterable[Any], /, *, key: Any = None, reverse: bool = False) 
 
 
 def _of_truths(original: Callable[..., Any], combine: np.ufunc) -> Any:
-    """Return ``any`` or ``all`` as one value, of which a branch makes one decision."""
+    """Return ``any`` or ``all`` with one value as the result, so that a branch is one decision."""
 
     def stand_in(items: Iterable[Any], /) -> Any:
         items = list(items)
@@ -61,7 +61,7 @@ def _of_truths(original: Callable[..., Any], combine: np.ufunc) -> Any:
 
 
 class _NumberType(type):
-    """A type of numbers that takes traced ones, and is Python's for everything else."""
+    """The type of a number type that also takes traced numbers, and is Python's for all else."""
 
     original: type
     dtype: np.dtype
