@@ -42,9 +42,9 @@ SHRINKS, SWEEPS_SHRINK = 0.25, 0.8
 """Largest ratio of a correction, or sweep, to the one before it for the iteration to continue."""
 PATIENCE = 6
 """Number of sweeps before their changes are expected to shrink: the ``n``-th changes the stages by
-``(h J)^n / n!`` at first, and only later by a factor of ``0.22 h J`` each. Two sweeps alone multiply an oscillation
-with ``h |λ| = 1.5``, where a step of EK0 is stable, by 1.4 in each step, and damp one with
-``h |λ| = 1`` by 0.94."""
+``(h J)^n / n!`` at first, and only later by a factor of ``0.22 h J`` each. Two sweeps alone
+multiply an oscillation with ``h |λ| = 1.5``, where a step of EK0 is stable, by 1.4 in each step,
+and damp one with ``h |λ| = 1`` by 0.94."""
 LOOK = 16
 """Steps between two looks, in the fast mode, at whether corrections are needed."""
 

@@ -3,8 +3,8 @@
 Every function is sampled in *cells* (:mod:`probode.posterior.cells`): a step each, or less where
 the step is long in comparison to the interval or the curve bends too much. A cell is cut in two as
 long as it may hold more than one zero, or as long as the quartic through its samples does not
-describe the function. So crossings within one long step are told apart, however close to each
-other, where the function is smooth on the scale of the samples: for functions that are affine in
+describe the function. This separates crossings within one long step, however close to each other,
+where the function is smooth on the scale of the samples: for functions that are affine in
 the state always, since the cells follow the curve; for others, where they do not oscillate between
 samples.
 
