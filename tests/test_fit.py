@@ -241,7 +241,7 @@ def test_predictions_know_what_the_data_do_not_tell():
     assert found.estimates["gain"] == 1.0
     std = found.predict([1.0, 2.0]).std
     assert np.all(np.isinf(std[:, 1])) and np.all(std[:, 0] < 0.05)
-    with pytest.raises(ValueError, match="what the data do not determine, gain"):
+    with pytest.raises(ValueError, match=r"that the data do not determine \(gain"):
         found.predict([1.0], samples=2)
     assert np.all(np.isfinite(found.predict([1.0], samples=2, observe=found.observe).samples))
 
@@ -658,7 +658,7 @@ def test_functions_may_be_written_with_numpy():
 )
 def test_a_function_that_asks_for_a_value_is_named_with_its_line(what, options):
     options = {"f": decay, "y0": 2.0, "noise": NOISE, **OPTIONS, **options}
-    with pytest.raises(TypeError, match=rf"{what} asks for the value .*test_fit.py, .*jnp\.where"):
+    with pytest.raises(TypeError, match=rf"{what} needs a number .*test_fit.py, .*jnp\.where"):
         fit(options.pop("f"), (TIMES, VALUES), {"rate": 0.5}, **options)
 
 
@@ -919,7 +919,7 @@ def test_a_start_without_a_solution_is_named():
 def test_names_that_are_not_there(found):
     with pytest.raises(ValueError, match="'speed' was not fitted"):
         found.profile("speed")
-    with pytest.raises(KeyError, match="no parameter 0; parameters go by name"):
+    with pytest.raises(KeyError, match=r"no parameter 0\. Parameters are read by name"):
         fit(lambda t, y, p: -p[0] * y, (TIMES, VALUES), {"rate": 1.0}, y0=1.0, noise=0.1)
     with pytest.raises(AttributeError, match="no parameter 'speed'"):
         fit(lambda t, y, p: -p.speed * y, (TIMES, VALUES), {"rate": 1.0}, y0=1.0, noise=0.1)

@@ -48,7 +48,7 @@ from probode.posterior import large
 from probode.posterior.again import MODE, tightened
 from probode.posterior.finish import calibrated, run_and_finish
 from probode.posterior.held import constraint_for, type_of
-from probode.posterior.in_trace import Asked, solve_in_trace
+from probode.posterior.in_trace import TraceOptions, solve_in_trace
 from probode.posterior.paths import NodePath, Path, SavedPath
 from probode.posterior.posterior import Posterior, Problem, Stats
 from probode.programs.field import bind
@@ -119,7 +119,7 @@ def solve(
         ``(t, y, *args) -> (d, d)`` (for ``DiagonalEK1`` also the diagonal ``(d,)``, for
         ``SparseEK1`` a sparse matrix of SciPy's), or a constant matrix; by default automatic
         differentiation. Outside a trace it is compared with the exact derivative near the start,
-        which takes its place, with a warning, if they differ.
+        which is used instead, with a warning, if they differ.
     calibration
         ``"model"``: standard deviations of the model. ``"defect"`` (default of ``solve_ivp``) or
         ``"defect-fast"``: of the size of the global error, see :meth:`Posterior.calibrate` (which
@@ -148,18 +148,18 @@ def solve(
         known). Steps end there, and the derivatives of the solution are found anew (of an implicit
         equation steps only end there), see ``docs/hybrid.md``. Inside a trace they may be traced.
     throw
-        Whether to raise a ``RuntimeError`` if the solve fails, instead of returning what there is
-        with a ``status``. Inside a trace the error comes when the program runs (for values as for
-        derivatives), in the class that JAX gives it, and names the member of a batch. Without it
-        what was not reached is NaN there, and so are losses and gradients: see ``success``.
+        Whether to raise a ``RuntimeError`` if the solve fails, instead of returning the part that
+        was solved, with a ``status``. Inside a trace the error is raised when the program runs; its
+        class is JAX's, and it names the member of a batch. Without ``throw``, values that were not
+        reached are NaN inside a trace, and so are losses and gradients: see ``success``.
     differentiate
-        What has derivatives inside ``grad``, ``jvp`` and the like. ``"mean"``: means (and samples,
-        as far as they move with them), by everything that the solution depends on: ``y0``,
+        Results that have derivatives inside ``grad``, ``jvp`` and the like. ``"mean"``: means (and
+        samples, as far as they move with them), by everything that the solution depends on: ``y0``,
         ``args``, ``t_span``, ``save_at``, ``breakpoints``. Steps, gains and covariances are held
         fixed, so derivatives of standard deviations, of the evidence, and by parameters of the
-        solver are zero. ``"all"``: every number that is computed, at the steps taken, which costs
-        several times as much. Derivatives of gains may grow by many orders of magnitude along stiff
-        solutions, and those of means with them: for problems that are not stiff.
+        solver are zero. ``"all"``: every number that is computed, at the steps taken. That costs
+        several times as much, and is for problems that are not stiff: along stiff solutions
+        derivatives of gains, and with them those of means, may grow by many orders of magnitude.
 
     Returns
     -------
@@ -292,9 +292,9 @@ def solve(
 
         if traced:
             begins = solver.initialization
-            asked_of = Asked(engine, begins, wanted, smooth, max_steps, beside)
+            options = TraceOptions(engine, begins, wanted, smooth, max_steps, beside)
             extra = loop.start_evaluations(begins, steps, solver.order)
-            made = _Made(asked_of, shape, extra, name_in_trace(engine), calibration, whole_numbers)
+            made = _Made(options, shape, extra, name_in_trace(engine), calibration, whole_numbers)
             given_data = solver, method, tuple(inputs[2:]), times, grid, held
             differentiated = None if engine is JAX else _made_in_jax
             return in_double(
@@ -424,15 +424,15 @@ def _solve_saving(
 
 
 class _Made(NamedTuple):
-    """What of a posterior made inside a trace is part of its program."""
+    """Properties of a posterior inside a trace that its compiled program is made for."""
 
-    asked: Asked
+    options: TraceOptions
     shape: tuple[int, ...]
     extra: int
     engine: str
     calibration: str
     whole_numbers: Any
-    """The type of those that are handed out: the user's, so that they go with his own."""
+    """Type of integers in the result: JAX's default outside of our scope of double precision."""
 
 
 def _made_in_trace(
@@ -444,10 +444,10 @@ def _made_in_trace(
     grid: Array | None,
     held: Constraint | None,
 ) -> tuple[Array, Posterior]:
-    """A status, and the posterior."""
+    """Return a status, and the posterior."""
     field, control = data[:2]
-    path, final, status = solve_in_trace(made.asked, method, data, times, grid, held)
-    begun = with_start(solver, made.asked.initialization)
+    path, final, status = solve_in_trace(made.options, method, data, times, grid, held)
+    begun = with_start(solver, made.options.initialization)
     posterior = build_posterior(
         begun, method, made.shape, control, path, final, status, made.extra, made.engine
     )
@@ -461,8 +461,8 @@ def _made_in_trace(
 
 
 def _made_in_jax(made: _Made, *data: Any) -> tuple[Array, Posterior]:
-    """The same by an engine that has derivatives."""
-    return _made_in_trace(made._replace(asked=replace(made.asked, engine=JAX)), *data)
+    """Return the status and posterior by an engine that has derivatives."""
+    return _made_in_trace(made._replace(options=replace(made.options, engine=JAX)), *data)
 
 
 def _stats(method: Method, final: loop.Solve, extra: int, evaluated: str) -> Stats:

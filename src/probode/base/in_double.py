@@ -1,9 +1,9 @@
 """A function of arrays, computed in double precision, as one operation inside a user's trace.
 
 JAX's transformations are applied after the function has returned, outside of our scope of double
-precision, where they mix 64-bit values with 32-bit constants. Of one operation they see the results
-only. Its program is traced, differentiated, batched and lowered by the rules below, each within
-that scope. For ``y = f(x)`` there are three kinds of it ::
+precision, where they mix 64-bit values with 32-bit constants. Inside of a single operation they do
+nothing: they see its results only. Its program is traced, differentiated, batched and lowered by
+the rules below, each within that scope. For ``y = f(x)`` there are three kinds of operation::
 
     values        f(x)
     tangents      f'(x) dx          linear in dx
@@ -37,7 +37,7 @@ from probode.base.reversible import run_reversibly
 from probode.base.status import Status
 
 _FUNCTIONS = 128
-"""Functions that are remembered with their programs."""
+"""Number of functions that are remembered with their programs."""
 
 
 def in_double(
@@ -52,9 +52,9 @@ def in_double(
     Parameters
     ----------
     function
-        A function of a module, pure, of nothing but its arguments.
+        A pure function that is defined in a module and depends on its arguments only.
     static
-        The part of its arguments that decides about the program.
+        The part of its arguments that its program depends on.
     differentiated
         The same function in a form that JAX can differentiate; by default ``function``.
     throw
@@ -74,7 +74,7 @@ def in_double(
 
 
 def as_one(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a method of a record: in a trace outside of our scope, it is one operation."""
+    """Decorate a method of a record: in a trace outside of our scope it becomes one operation."""
 
     @wraps(method)
     def call(self: Any, *args: Any, **options: Any) -> Any:
@@ -96,7 +96,7 @@ def _called(static: tuple[Any, ...], record: Any, arrays: list[Any]) -> Any:
 
 
 class _Kind(NamedTuple):
-    """What is known of an array before its values are."""
+    """Shape and type of an array whose values are not known yet."""
 
     shape: tuple[int, ...]
     dtype: Any
@@ -130,7 +130,7 @@ class _Source(NamedTuple):
 
 
 class _How(NamedTuple):
-    """Which of the three kinds of operation."""
+    """One of the three kinds of operation, with the derivatives that it forms."""
 
     kind: str
     moving: tuple[int, ...] = ()
@@ -142,8 +142,8 @@ class _How(NamedTuple):
 _VALUES = _How("values")
 
 
-class _Function:
-    """A function as programs, which are traced when they are needed; one object for equal ones."""
+class _DoubleFunction:
+    """A function and its programs, traced on first use; equal functions share one object."""
 
     def __init__(
         self,
@@ -164,7 +164,7 @@ class _Function:
         return str(self.program(False).jaxpr)
 
     def program(self, differentiated: bool) -> Closed:
-        """Return the function as a program, as it is or in the form that is differentiated."""
+        """Return the program of the function, or of the form of it that is differentiated."""
         one = self._sources[0] is self._sources[1]
         known = self._programs.get(differentiated and not one)
         if known is None:
@@ -187,7 +187,7 @@ class _Function:
 
     @property
     def outputs(self) -> list[_Kind]:
-        """What it returns."""
+        """Shapes and types of the results."""
         return [_Kind(x.aval.shape, x.aval.dtype) for x in self.program(False).jaxpr.outvars]
 
     def kinds(self, how: _How, rest: Sequence[Any]) -> list[_Kind]:
@@ -240,16 +240,16 @@ class _Function:
 
 
 @lru_cache(maxsize=_FUNCTIONS)
-def _function(source: _Source, inputs: tuple[_Kind, ...], throw: bool) -> _Function:
+def _function(source: _Source, inputs: tuple[_Kind, ...], throw: bool) -> _DoubleFunction:
     forms = source.function, source.differentiated
     evaluate, differentiated = (partial(source.call, form) for form in forms)
     if forms[0] is forms[1]:
         differentiated = evaluate
-    return _Function(evaluate, differentiated, inputs, throw)
+    return _DoubleFunction(evaluate, differentiated, inputs, throw)
 
 
 @lru_cache(maxsize=_FUNCTIONS)
-def _batched(function: _Function, axes: tuple[int | None, ...], size: int) -> _Function:
+def _batched(function: _DoubleFunction, axes: tuple[int | None, ...], size: int) -> _DoubleFunction:
     """Map ``function`` over those inputs that have an axis."""
     inputs = tuple(
         kind if axis is None else _Kind((size, *kind.shape), kind.dtype)
@@ -263,22 +263,22 @@ def _batched(function: _Function, axes: tuple[int | None, ...], size: int) -> _F
 
         return jax.vmap(one, in_axes=axes)
 
-    return _Function(form(False), form(True), inputs, function.throw)
+    return _DoubleFunction(form(False), form(True), inputs, function.throw)
 
 
 @lru_cache(maxsize=_FUNCTIONS)
-def _derivative(function: _Function, how: _How, rest: tuple[_Kind, ...]) -> _Function:
+def _derivative(function: _DoubleFunction, how: _How, rest: tuple[_Kind, ...]) -> _DoubleFunction:
     """Return tangents, or cotangents, as a function of all that they depend on."""
     evaluate = partial(function.evaluate, how, guarded=False)
-    return _Function(evaluate, evaluate, (*function.inputs, *rest))
+    return _DoubleFunction(evaluate, evaluate, (*function.inputs, *rest))
 
 
-def _shape(*values: Any, function: _Function, how: _How) -> list[jax.ShapeDtypeStruct]:
+def _shape(*values: Any, function: _DoubleFunction, how: _How) -> list[jax.ShapeDtypeStruct]:
     found = function.kinds(how, values[len(function.inputs) :])
     return [kind.described for kind in found]
 
 
-def _evaluated(*values: Any, function: _Function, how: _How) -> list[Any]:
+def _evaluated(*values: Any, function: _DoubleFunction, how: _How) -> list[Any]:
     with double_precision(), jax.debug_nans(False), jax.debug_infs(False):
         found: list[Any] = _compiled((function, how), *values)
         return found
@@ -287,12 +287,12 @@ def _evaluated(*values: Any, function: _Function, how: _How) -> list[Any]:
 _compiled = compiled(0)(lambda what, *values: what[0].evaluate(what[1], *values))
 
 
-def _lowered(*values: Any, function: _Function, how: _How) -> list[Any]:
+def _lowered(*values: Any, function: _DoubleFunction, how: _How) -> list[Any]:
     with double_precision():  # lowering happens after all transformations
         return function.evaluate(how, *values)
 
 
-def _in_batches(values: Any, axes: Any, *, function: _Function, how: _How) -> Any:
+def _in_batches(values: Any, axes: Any, *, function: _DoubleFunction, how: _How) -> Any:
     count = len(function.inputs)
     size = next(
         x.shape[axis] for x, axis in zip(values, axes, strict=True) if isinstance(axis, int)
@@ -300,7 +300,7 @@ def _in_batches(values: Any, axes: Any, *, function: _Function, how: _How) -> An
     with double_precision():
 
         def along(value: Any, axis: Any, place: int) -> Any:
-            """The value with the axis of the batch in this place."""
+            """Return the value with the axis of the batch in this place."""
             if isinstance(axis, int):
                 return jnp.moveaxis(value, axis, place)
             shape = value.shape
@@ -330,7 +330,7 @@ def _in_batches(values: Any, axes: Any, *, function: _Function, how: _How) -> An
         return results, [how.stacked] * len(results)
 
 
-def _forward(values: Any, tangents: Any, *, function: _Function, how: _How) -> Any:
+def _forward(values: Any, tangents: Any, *, function: _DoubleFunction, how: _How) -> Any:
     results = _bound(*values, function=function, how=how)
     count = len(function.inputs)
     moving = tuple(i for i, x in enumerate(tangents) if x is not None and _kind(values[i]).real)
@@ -355,7 +355,7 @@ def _forward(values: Any, tangents: Any, *, function: _Function, how: _How) -> A
     return results, [next(total) if _kind(x).real else None for x in results]
 
 
-def _reverse(cotangents: Any, known: Any, *, function: _Function, how: _How) -> list[Any]:
+def _reverse(cotangents: Any, known: Any, *, function: _DoubleFunction, how: _How) -> list[Any]:
     count = len(function.inputs)
     rest = known[count:]
     kind = "cotangents" if how.kind == "tangents" else "tangents"
@@ -381,7 +381,7 @@ _bind = new_operation(
 )
 
 
-def _bound(*values: Any, function: _Function, how: _How) -> list[Any]:
+def _bound(*values: Any, function: _DoubleFunction, how: _How) -> list[Any]:
     assert _bind is not None
     found: list[Any] = _bind(*values, function=function, how=how)
     return found

@@ -18,9 +18,9 @@ from jaxtyping import Array
 from probode.base.jax_inside import Closed, apply, called, equations, programs_in, walk
 
 _MEMORY = 2**26
-"""Bytes for the states that are kept, unless that would be too few of them."""
+"""Bytes for the states that are kept, unless these would be fewer than ``_FEWEST``."""
 _FEWEST, _MOST = 64, 512
-"""States that are kept. Half of the fewest is room enough for 2^31 iterations."""
+"""Fewest and most states that are kept. Half of the fewest suffices for 2^31 iterations."""
 
 
 def run_reversibly(program: Closed, inputs: Sequence[Any]) -> list[Any]:
@@ -31,7 +31,7 @@ def run_reversibly(program: Closed, inputs: Sequence[Any]) -> list[Any]:
 
 
 def _applied(equation: Any, values: list[Any]) -> Sequence[Any]:
-    """Evaluate an equation, with such loops inside."""
+    """Evaluate an equation whose loops of unknown length have derivatives in reverse mode."""
     name, params = equation.primitive.name, equation.params
     if name == "while":
         return while_loop(params, values)
@@ -94,21 +94,21 @@ def _run(closed: Any, *values: Any) -> list[Any]:
 
 
 class _Kept(NamedTuple):
-    """A loop on its way, or at its end, and some of the states before that."""
+    """A loop during its forward pass, or at its end, and some of its earlier states."""
 
     state: list[Any]
     done: Array
     """Iterations done."""
     distance: Array
-    """Iterations from one kept state to the next."""
+    """Number of iterations from one kept state to the next."""
     stack: list[Any]
-    """The states kept, ``stack[i]`` after ``i · distance`` iterations; the last row is scrap."""
+    """States kept, ``stack[i]`` after ``i · distance`` iterations; the last row is not used."""
 
 
 class _Loop(NamedTuple):
     """``while condition(*given[:asked], *state): state = body(*given[asked:], *state)``.
 
-    A loop over several problems has as many conditions: it ends with the last of them.
+    A loop over several problems has one condition for each, and ends when the last one is false.
     """
 
     condition: Callable[..., list[Any]]
@@ -116,7 +116,7 @@ class _Loop(NamedTuple):
     asked: int
 
     def end(self, given: list[Any], state: list[Any]) -> list[Any]:
-        """The last state."""
+        """Return the last state."""
         iterate = partial(self.iterate, given, first=self.begun(given, state))
         return list(jax.lax.while_loop(partial(self.going, given), iterate, state))
 
@@ -125,10 +125,10 @@ class _Loop(NamedTuple):
         return jnp.any(self.condition(*given[: self.asked], *state)[0])
 
     def iterate(self, given: list[Any], state: list[Any], first: list[Any]) -> list[Any]:
-        """The next state.
+        """Return the next state.
 
-        Where a problem is done the iteration begins at its ``first`` state, and its result is left
-        out: derivatives at the end may be infinite, and zero times infinity is not zero.
+        If a problem is finished, the iteration starts from its ``first`` state and its result is
+        ignored: derivatives at the end may be infinite, and zero times infinity is not zero.
         """
         one = self.condition(*given[: self.asked], *state)[0]
         if one.ndim == 0:
@@ -137,7 +137,7 @@ class _Loop(NamedTuple):
         return _where(one, found, state)
 
     def begun(self, given: list[Any], state: list[Any]) -> list[Any]:
-        """A state of every problem that is not its last: the first, or that of another problem."""
+        """Return a state of every problem that is not its last: its first, or another problem's."""
         one = self.condition(*given[: self.asked], *state)[0]
         if one.ndim == 0:
             return state
@@ -145,7 +145,7 @@ class _Loop(NamedTuple):
         return _where(one, state, [x.reshape(-1, *x.shape[one.ndim :])[another] for x in state])
 
     def recorded(self, given: list[Any], state: list[Any]) -> _Kept:
-        """Return the last state, with those before that the way back starts from.
+        """Return the last state, and the earlier states from which the reverse pass starts.
 
         Half of the stack is filled. When it is, every other state is dropped.
         """
@@ -181,9 +181,9 @@ class _Loop(NamedTuple):
     ) -> tuple[list[Any], list[Any]]:
         """Pull cotangents of the last state back to what is given and to the first.
 
-        The state on top of the stack is the latest that is known before the iteration to be
-        transposed. If there is room for all states between the two they are made, else that in the
-        middle.
+        The state on top of the stack is the latest known one before the iteration to be transposed
+        next. If there is room for all states between the two, they are computed; otherwise only
+        the one in the middle is.
         """
         real, moving = _real(kept.state), _real(given)
         rows = kept.stack[0].shape[0] - 1
@@ -240,17 +240,17 @@ class _Loop(NamedTuple):
 
 
 class _Back(NamedTuple):
-    """A loop on its way back."""
+    """A loop during its reverse pass."""
 
     target: Array
-    """Before which iteration: the one to be transposed next."""
+    """Index of the iteration that is transposed next."""
     top: Array
     positions: Array
     stack: list[Any]
     cotangents: list[Any]
-    """Of the state after it."""
+    """Cotangents of the state after that iteration."""
     sums: list[Any]
-    """Those of what is given, so far."""
+    """Cotangents of the constants of the loop, summed over the iterations done so far."""
 
 
 def _rows(state: list[Any]) -> int:
@@ -271,7 +271,7 @@ def _wide(dtype: Any) -> Any:
 
 
 def _real(values: list[Any]) -> list[int]:
-    """Which of the values have derivatives."""
+    """Return the places of the values that have derivatives."""
     return [i for i, x in enumerate(values) if jnp.issubdtype(x.dtype, jnp.inexact)]
 
 

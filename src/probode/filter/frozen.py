@@ -1,17 +1,17 @@
-"""Derivatives of means with steps and gains held fixed: what :attr:`Method.frozen` stands for.
+"""Derivatives of means with steps and gains held fixed: the meaning of :attr:`Method.frozen`.
 
-A step of the filter is ``m⁺ = m⁻ - K z(m⁻)``. The same on the sensitivities ``S = dm/dθ`` is ::
+A step of the filter is ``m⁺ = m⁻ - K z(m⁻)``. For the sensitivities ``S = dm/dθ`` that becomes ::
 
     S⁻ = A S        S⁺ = S⁻ - K (r'(m⁺) S⁻ + ∂r/∂θ)
 
 with the residual ``r`` linearised at ``m⁺``, where the solution is: ``m⁻`` is a prediction, whose
-sensitivities are 10 to 50 times less accurate. A smoother is made for the errors of ``m``: an error
-that ``S`` has late on a stiff solution would be carried far back by its gains. So a smoothed mean
-has the derivatives of the filter's at the end of a step, and inside of one those that one backward
-kernel makes of both ends.
+sensitivities are 10 to 50 times less accurate. The gains of a smoother are made for the errors of
+``m``: they would carry a late error of ``S`` far back along a stiff solution. Therefore a smoothed
+mean has the filter's derivatives at the end of a step; within a step, one backward kernel computes
+them from both ends.
 
-Steps stay where they are, so times have derivatives of their own: those of a solution that is moved
-along itself.
+Steps are held fixed, so times need derivatives of their own: if a time changes, the mean moves
+along the solution.
 """
 
 from typing import Any
@@ -109,7 +109,7 @@ def moved(mean: Float[Array, "*b n d"], t: Float[Array, "*b"]) -> Array:
 
 @moved.defjvp
 def _moved_rule(primals: Any, tangents: Any) -> tuple[Array, Array]:
-    """That of the highest derivative is noise, of mean zero."""
+    """Differentiate by time; the next derivative after the highest one is noise of mean zero."""
     (mean, t), (dmean, dt) = primals, tangents
     with double_precision():
         slope = jnp.concatenate([mean[..., 1:, :], jnp.zeros_like(mean[..., :1, :])], axis=-2)
@@ -123,10 +123,10 @@ def crossed_at(
     by: Array,
     mean: Float[Array, "n d"],
 ) -> Float[Array, "n d"]:
-    """Return ``mean`` at a breakpoint, with its derivatives by that: ``f`` may jump there.
+    """Return ``mean`` at a breakpoint, where ``f`` may jump, with its derivatives by its time.
 
-    ``by`` is its time, ``sides`` are times on both sides of it. If it is ``dt`` later,
-    ``u = (y, ...)`` has gone on for so long with the slope from before:
+    ``by`` is the time, ``sides`` are times on both sides of it. If the breakpoint is ``dt`` later,
+    ``u = (y, ...)`` keeps the slope from before it for ``dt`` longer:
     ``du = (u'(t-) - u'(t+)) dt``.
     """
     leaves, tree = jax.tree.flatten((equation, field, sides))
@@ -164,7 +164,7 @@ def moving(known: Array, t: Array) -> Array:
 
 
 def _along(function: Any, primals: Any, tangents: Any) -> Array:
-    """The derivative of ``function`` in the direction of those ``tangents`` that are not zero."""
+    """Differentiate ``function`` in the direction of the ``tangents`` that are not zero."""
     places = [i for i, x in enumerate(tangents) if not isinstance(x, SymbolicZero)]
 
     def of_these(*values: Any) -> Array:
@@ -185,6 +185,6 @@ def _once(x: Array, source: Array) -> Array:
 @_once.defjvp
 def _no_second_derivative(primals: Any, tangents: Any) -> Any:
     raise NotImplementedError(
-        "second derivatives of a solve by EK1 are not defined: its gains are held fixed in the "
-        "first ones. Differentiate once, or use finite differences of the gradient."
+        "second derivatives of a solve by EK1 are not defined, because the first ones hold its "
+        "gains fixed. Differentiate once, and use finite differences of the gradient."
     )

@@ -267,7 +267,7 @@ def _checked_breaks(given: Any, t0: Any, t1: Any) -> Any:
 
 
 def check_range(u: Input, t0: Any, t1: Any) -> None:
-    """Raise where a solve would need an input outside of its times, which refuses that."""
+    """Raise if a solve needs an input outside of its times and it has ``outside="refuse"``."""
     if u.outside != "refuse" or is_traced(u.times, t0, t1):
         return
     low, high = sorted((float(t0), float(t1)))

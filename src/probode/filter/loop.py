@@ -30,7 +30,7 @@ from probode.programs.field import Field
 from probode.programs.switches import margin_of
 
 _WIDE = 100.0
-"""Times the margin that steps keep to a breakpoint: ``f`` is asked so far on both sides of it."""
+"""Distance from a breakpoint at which ``f`` is evaluated on both sides, in margins of steps."""
 
 
 class Counts(NamedTuple):
@@ -149,8 +149,8 @@ def advance(
 ) -> tuple[Solve, Array]:
     """Attempt one step; return the solve after it and whether it was accepted.
 
-    Right before a switch that is a step across. ``again`` is for a second evaluation in the step,
-    if the method asks for one (by default ``field``).
+    Right before a switch this is a step across. ``again`` is the vector field for a second
+    evaluation in the step, if the method makes one (by default ``field``).
     """
     crossings = control.crossings
     if crossings is None:
@@ -163,7 +163,7 @@ def advance(
 
 
 def forgetting(control: Control, solve: Solve) -> Solve:
-    """The solve without the noise of a step across, which says nothing of that of the next."""
+    """Return the solve without the noise of a step across, which predicts nothing about others."""
     if control.crossings is None:
         return solve
     ended = control.crossings.has_ended_at(solve.state.t)
@@ -175,7 +175,7 @@ def _step_across(
 ) -> tuple[Solve, Array]:
     """Take a step across a switch (:mod:`probode.filter.crossing`), in the form of :func:`advance`.
 
-    Where f is not finite on the other side the solve ends.
+    The solve ends if ``f`` is not finite on the other side.
     """
     following, scale, begun = across_from(method, field, control, solve.state, t1)
     fine = begun.status != Status.START_NOT_FINITE.value
@@ -198,7 +198,7 @@ def _step_across(
 def across_from(
     method: Method, field: Field, control: Control, state: State, t1: Array
 ) -> tuple[State, Array, Solve]:
-    """The state after the step across from ``state``, the noise of it, and the start it led to."""
+    """Return the state after the step across from ``state``, its noise, and the new start."""
     crossings, k = control.crossings, method.equation.order
     t, share = method.constant(crossings.beyond(state.t))
     u, jacobian = state.mean[:k].reshape(-1), None
@@ -325,12 +325,12 @@ class Rows:
         return None if self.whole is None else self.whole[i]
 
     def moving_with(self, times: Array) -> "Rows":
-        """The same with derivatives by times at which they are; steps are those of fixed ones."""
+        """Return the rows with derivatives by their times; the lengths of steps are constants."""
         t = moving(self.t, times)
         return replace(self, t=t, mean=moved(self.mean, t))
 
     def standing(self) -> "Rows":
-        """The same without derivatives by their times: inverse of :meth:`moving_with`."""
+        """Return the rows without derivatives by their times: inverse of :meth:`moving_with`."""
         return replace(self, t=jax.lax.stop_gradient(self.t), mean=moved(self.mean, -self.t))
 
     @property
@@ -400,7 +400,7 @@ def run_grid(
 ) -> tuple[Solve, Rows]:
     """Take exactly ``steps`` steps; after a failure the last good state is repeated.
 
-    At ``most`` so many of them are attempted.
+    ``most`` is the largest number of steps that are attempted.
     """
     control, t1 = method.constant((control, t1))
 

@@ -119,7 +119,7 @@ def run_saving(
 
     Each iteration deals with one save point if one was passed, else attempts a step.
 
-    With frozen gains steps and save points stand still; ``saved`` is then what moves with them.
+    With frozen gains steps and save points are constants; ``saved`` then has the derivatives.
     """
     times = save_at
     t1, save_at = method.constant((t1, save_at))
@@ -289,7 +289,7 @@ def save(method: Method, field: Field, saving: Saving, save_at: Array) -> Saving
 
 
 def _moving(method: Method, saved: Rows, i: Array, state: Array) -> Array:
-    """A state at save point ``i``; with frozen gains, with the derivatives of the filter's mean."""
+    """Return a state at save point ``i``; frozen gains: with derivatives of the filter's mean."""
     if not method.frozen:
         return state
     return moved(moving_as(state, saved.standing().mean[i]), saved.t[i])

@@ -443,7 +443,7 @@ def with_start(solver: Solver, done: Initialization) -> Solver:
 
 
 def for_function(solver: Solver, function: Field, t0: Any, y0: Any) -> Solver:
-    """The solver with a start that needs no derivatives, where a function has none."""
+    """Return the solver, with a start without derivatives if the function has none."""
     if function.has_derivatives(t0, y0):
         return solver
     if solver.jacobian != "none" and function.jacobian_program is None:

@@ -68,25 +68,25 @@ class Method(Part):
     frozen: bool = False
     """Whether only means have derivatives, with steps, gains and covariances held fixed.
 
-    They are then what the same filter makes of the sensitivities ``S' = J S + ∂f/∂θ``, see
-    :mod:`probode.filter.frozen`: derivatives of the solution. Those of the gains are not part of
-    it, and may grow by many orders of magnitude along stiff solutions.
+    These are derivatives of the solution: the same filter applied to the sensitivities
+    ``S' = J S + ∂f/∂θ``, see :mod:`probode.filter.frozen`. Derivatives of the gains are left out:
+    they may grow by many orders of magnitude along stiff solutions.
     """
 
     def with_frozen_gains(self) -> "Method":
-        """The same, with derivatives of means only: by numbers of the equation, by no others."""
+        """Return the method with derivatives of means only, by numbers of the equation only."""
         held = jax.tree.map(lambda x: jax.lax.stop_gradient(x) if is_tracer(x) else x, self)
         return unchecked(Method, {**vars(held), "equation": self.equation, "frozen": True})
 
     def constant(self, tree: Any) -> Any:
-        """Return what has no derivatives if gains are frozen."""
+        """Return the values without derivatives if gains are frozen."""
         return jax.lax.stop_gradient(tree) if self.frozen else tree
 
     @property
     def looks_back(self) -> bool:
-        """Whether residuals are differentiated where an update has led, as gains know Jacobians.
+        """Whether residuals are differentiated at the corrected mean: gains contain Jacobians.
 
-        Without Jacobians (EK0) the mean is what evaluations made it, and is differentiated there.
+        Without Jacobians (EK0) residuals are differentiated where they were evaluated.
         """
         return self.frozen and (self.jacobian != "none" or self.equation.linearizations > 1)
 

@@ -43,7 +43,8 @@ _NUMBERS = 1 << 20
 _FEWEST_ON_HOST, _PART_ON_HOST, _MOST_ON_HOST = 48, 0.15, 20_000
 """Looks at a Python function: at least so many, or this part of the evaluations of the solve."""
 _ROUGH, _MOST_ROUGH = 1e-2, 1000
-"""Change of the residual that may be a jump, as a part of how much ``f`` varies; pairs of times."""
+"""Smallest change of the residual that may be a jump, as a part of the range of ``f``; and the
+largest number of pairs of times."""
 _GOLDEN = 0.6180339887498949
 _ALLOWED_TOLERANCES, _ALLOWED_ERRORS = 30.0, 10.0
 _DIFFERENCE = 1e-6
@@ -61,8 +62,8 @@ class Look(NamedTuple):
     suspects: np.ndarray
     """Times of looks ``(M, 3)`` around each that saw more than allowed: before, there, after."""
     rough: np.ndarray = np.zeros((0, 2))
-    """Pairs of neighbouring times of looks at a function that may switch, between which it changes
-    in another way than the solution does."""
+    """Pairs of neighbouring times at which a function that may switch was evaluated, and between
+    which it changes in another way than the solution does."""
 
     @property
     def numbers(self) -> tuple[float, float, float, float]:
@@ -106,8 +107,9 @@ def look_between(
 ) -> Look | None:
     """Look at ``f`` along the interpolant with contact ``k``, also at the times ``extra``.
 
-    ``evaluations`` is what the solve has cost: a Python function is not evaluated much more often,
-    except ``finely`` if it may switch, and within its ``limits``; ``None``: there was no time.
+    ``evaluations`` is the number that the solve has made: a Python function is not evaluated much
+    more often, except ``finely`` if it may switch. Return ``None`` if there is no time within the
+    ``limits``.
     """
     f, cells = evaluator(problem)
     if isinstance(problem, HostProblem) and finely:

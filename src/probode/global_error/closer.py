@@ -8,15 +8,15 @@ Three or four stages do not see what happens in a step in two cases:
 
       miss = |h sum_j n_j f(t_j, P_j)|
 
-  where ``n`` are the differences of the two weights. For some places of a kink they cancel. So they
-  are joined, as the root of a sum of squares, with weights of the same size that are odd around the
-  middle of the step and also see nothing of smooth functions (null rules).
+  where ``n`` are the differences of the two weights. For some places of a kink they cancel.
+  Therefore they are combined, as the root of a sum of squares, with weights of the same size that
+  are odd around the middle of the step and also vanish for smooth functions (null rules).
 
-- The sweeps do not converge: ``h |λ| > 4.6``, in steps far beyond the limit of stability, which
-  amplify what was left of oscillations by rounding.
+- The sweeps do not converge: ``h |λ| > 4.6``. Such steps, far beyond the limit of stability,
+  amplify oscillations of the size of rounding.
 
 Such steps are divided. ``P`` and its derivatives at the nodes between the pieces reproduce ``P``,
-so the same transport goes along all nodes as if they were the solver's. What is missed in spite of
+so the same transport runs along all nodes as if they were the solver's. What is missed in spite of
 that is a number to judge by, in units of the standard deviations ``s``::
 
     kinks = sqrt(sum_n mean_i (miss_ni / s_ni)²)
@@ -35,33 +35,33 @@ from probode.global_error.sweeps import Sweeps
 from probode.global_error.transport import PATIENCE, Transported, empty
 
 _PIECES, _ROUNDS = 8, 2
-"""A step that needs it is divided into so many, and these once more. A kink lies in one of them:
-each time ``h²`` shrinks to a 64th."""
+"""Number of pieces of a step that needs dividing, and how often pieces are divided again. A kink
+lies in one piece; each division shrinks ``h²`` there to a 64th."""
 
 
 class Care(NamedTuple):
-    """How closely kinks are looked for."""
+    """Thoroughness of the search for kinks."""
 
     share: float = 1.0
-    """Part of the steps that are looked at: those over which the error changes most."""
+    """Part of the steps that are searched: those over which the error changes most."""
     missed: float = 0.01
     """Part of a standard deviation that may be missed in a step."""
 
 
 IN_PYTHON = Care(0.05, 0.05)
-"""If Python evaluates ``f``, which may have kinks or not."""
+"""Thoroughness for an ``f`` that Python evaluates: whether it has kinks is not known."""
 _STUCK = 0.05
-"""Part of the error that the last sweep may change."""
+"""Part of the error that the last sweep may change if the sweeps have converged."""
 _MOST = 4
-"""Pieces that may be added, for each step of the solver."""
+"""Largest number of pieces that are added, per step of the solver."""
 _FEW = 200
-"""Pieces that may be added to a short solve."""
+"""Number of pieces that may be added to any solve, however short."""
 _LEAST = 6
-"""Steps that are looked at, at least."""
+"""Smallest number of steps that are searched."""
 _BLOCK = 1 << 20
 """Numbers in the states at which ``f`` is evaluated at once."""
 _ROUNDING, _TINY = 64.0 * float(np.finfo(float).eps), 1e-300
-"""Part of a value of which nothing is said."""
+"""Smallest standard deviation that is trusted: a part of the value, and a number."""
 
 Carry = Callable[[np.ndarray, np.ndarray], Transported]
 """The transport, from times and means at the nodes."""
@@ -79,7 +79,7 @@ def look_closer(
     deviations: Deviations,
     care: Care,
 ) -> tuple[Transported, float, int]:
-    """The transport with steps divided where that matters, ``kinks``, and evaluations of ``f``.
+    """Return the transport with steps divided where needed, ``kinks``, and evaluations of ``f``.
 
     ``f`` is ``None`` if it has no kinks. ``carry`` may stop early: then nothing changes.
     """
@@ -122,7 +122,7 @@ def look_closer(
 
 
 def _changing_most(moved: Transported, deviations: Deviations, share: float) -> np.ndarray:
-    """The steps over which the error changes most, in units of the standard deviations."""
+    """Find the steps over which the error changes most, in units of the standard deviations."""
     count = len(moved.error)
     if share == 1.0:
         return np.arange(count)
@@ -132,7 +132,7 @@ def _changing_most(moved: Transported, deviations: Deviations, share: float) -> 
 
 
 def no_smaller(std: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Standard deviations at the ends of steps, ``(N, d)``; as much as rounding of ``y`` at least.
+    """Return standard deviations at the ends of steps, ``(N, d)``, at least rounding of ``y``.
 
     ``y`` are the values at all nodes.
     """
@@ -141,7 +141,7 @@ def no_smaller(std: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def in_bars(missed: np.ndarray, std: np.ndarray) -> float:
-    """``kinks``: what is missed in all steps together, in units of the standard deviations."""
+    """Return ``kinks``: the part missed in all steps together, in standard deviations."""
     return float(np.sqrt(np.sum(np.mean((missed / std) ** 2, axis=1))))
 
 
@@ -153,7 +153,7 @@ def missing(
     which: np.ndarray,
     pieces: int,
 ) -> np.ndarray:
-    """``miss`` in some steps, each divided into so many pieces: rows ``(n, d)``."""
+    """Return ``miss`` in the steps ``which``, each divided into ``pieces``: rows ``(n, d)``."""
     nodes, weights = null_rules()
     d, count = means.shape[-1], len(nodes) * pieces
     tau = ((np.arange(pieces)[:, None] + nodes) / pieces).reshape(-1)
@@ -205,7 +205,7 @@ def null_rules() -> tuple[np.ndarray, np.ndarray]:
 def _stuck(scheme: Scheme, moved: Transported) -> np.ndarray:
     """Whether the sweeps over a step have not converged.
 
-    Of an error near rounding level no sweep after the first few changes more than rounding.
+    An error near rounding level changes only by rounding after the first few sweeps.
     """
     if not isinstance(scheme, Sweeps):
         return np.zeros(moved.error.shape[0], bool)
@@ -217,7 +217,7 @@ def _stuck(scheme: Scheme, moved: Transported) -> np.ndarray:
 def divided(
     k: int, t: np.ndarray, means: np.ndarray, pieces: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes of all pieces of all steps: times, and the derivatives of ``P`` there."""
+    """Return the nodes of all pieces of all steps: times, and the derivatives of ``P`` there."""
     ends = np.concatenate([[0], np.cumsum(pieces)])
     times, values = np.empty(ends[-1] + 1), np.empty((ends[-1] + 1, k + 1, means.shape[-1]))
     times[ends], values[ends] = t, means[:, : k + 1]
@@ -231,7 +231,7 @@ def divided(
 
 
 def joined(scheme: Scheme, moved: Transported, pieces: np.ndarray) -> Transported:
-    """What a transport along the pieces says of the steps; ``stages`` on the polynomials of theirs.
+    """Combine a transport along the pieces into one along the steps.
 
     The evaluations of the pieces count as corrections.
     """
@@ -260,6 +260,6 @@ def joined(scheme: Scheme, moved: Transported, pieces: np.ndarray) -> Transporte
 
 
 def _spent(scheme: Scheme, moved: Transported) -> int:
-    """Evaluations of ``f`` in a transport that is done again."""
+    """Count the evaluations of ``f`` in a transport that is repeated."""
     again = int(np.sum(moved.corrections) + np.sum(moved.repeats))
     return len(moved.error) * scheme.f_per_step + scheme.collocation.s * again

@@ -48,8 +48,8 @@ WORDS = {
     "size": "the error is as large as the solution's own variation",
     "lost": "the estimate was lost on the way (not finite): from there on the bands are as wide as "
     "the solution varies",
-    "kinks": "the solution crosses kinks or jumps of f (abs, max, where, ...), and what happens in "
-    "these steps is more than the estimate can follow: try a smaller max_step",
+    "kinks": "the solution crosses kinks or jumps of f (abs, max, where, ...), and the error in "
+    "these steps is larger than the estimate can follow: try a smaller max_step",
     "between": "between the steps f does something that the steps did not see",
     "long": "so many steps are too long a way for the fast estimate: use calibration='defect'",
     "switches": "f switches in time more often, or for shorter, than could be followed",
@@ -79,7 +79,9 @@ _EPSILON = float(np.finfo(float).eps)
 _TINY = 1e-300
 
 
-_KINKS_UNKNOWN = "f has kinks in y (abs, max, where, ...): what they do in the steps is not checked"
+_KINKS_UNKNOWN = (
+    "f has kinks in y (abs, max, where, ...): their effect on the error bars was not checked"
+)
 
 
 class Looked(NamedTuple):
@@ -100,8 +102,8 @@ class Looked(NamedTuple):
     unresolved: float = 0.0
     """Whether (one, not zero) there are more switches than steps end at."""
     kinks: float = 0.0
-    """What kinks of ``f`` in ``y`` do in the steps and the estimate misses, in units of bars; -1:
-    there may be kinks, and what they do is not known."""
+    """Effect of kinks of ``f`` in ``y`` that the estimate misses, in standard deviations; -1: there
+    may be kinks, and their effect is not known."""
 
     def words(self) -> list[str]:
         """What can be said of the times between the steps."""
@@ -135,7 +137,7 @@ class Tally(NamedTuple):
     steps: Any
     least: Any = None
     most: Any = None
-    """Of ``y - e``; ``None`` in files of older versions."""
+    """Largest value of ``y - e``, as ``least`` is the smallest; ``None`` in older files."""
 
     @staticmethod
     def start(xp: Any, y: Array) -> "Tally":

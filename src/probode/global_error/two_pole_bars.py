@@ -58,7 +58,7 @@ def calibration(mode: str, done: Transport, values: np.ndarray, std: np.ndarray)
 
 
 def crossed(made: Calibration, f: Evaluator, t: Any, means: Any, std: np.ndarray) -> float:
-    """``kinks`` (:mod:`probode.global_error.closer`), which this estimate sees nothing of.
+    """Return ``kinks`` (:mod:`probode.global_error.closer`), which this estimate does not see.
 
     ``means`` are values and slopes at all nodes, ``(N, 2, d)``, ``std`` the model's deviations.
     """

@@ -63,8 +63,8 @@ def fit(
     ----------
     f
         ``f(t, y, p, *args)``, written with JAX or NumPy, with ``p`` the parameters by name:
-        ``p["rate"]`` or ``p.rate``. Or an equation made of it, such as ``SecondOrder(f)``.
-        Parameters have no values while it is traced: no ``if`` and no ``float()`` of them.
+        ``p["rate"]`` or ``p.rate``. Or an equation with it, such as ``SecondOrder(f)``. Parameters
+        have no values while ``f`` is traced, so neither ``if`` nor ``float()`` works on them.
     data
         :class:`Observations`, or a pair ``(t, u)`` of times and values with ``noise=`` given here.
         A list or dict of several such data sets (subjects, experiments) is fitted together:
@@ -162,7 +162,7 @@ def fit(
 def _objective(
     statement: Statement, plan: Plan, solver: Solver, control: PControl, diffusion: Any
 ) -> Objective:
-    """Build what is maximised, with traceable copies of functions that are written with NumPy."""
+    """Build the objective, with traceable copies of functions that are written with NumPy."""
 
     def made(statement: Statement) -> Objective:
         _check_problem(statement, solver, control, diffusion)

@@ -155,13 +155,13 @@ def evaluate(plan: Plan, task: Task, wanted: Any) -> Any:
 
 
 def _values(static: tuple[Plan, Any, Any], leaves: Sequence[Array]) -> Array:
-    """The value, of the type that is wanted."""
+    """Return the log likelihood in the user's type."""
     plan, tree, wanted = static
     return _inline(plan, tree, leaves).astype(wanted)
 
 
 def _with_slopes(static: tuple[Plan, Any, Any], leaves: Sequence[Array]) -> Array:
-    """The same with its derivatives."""
+    """Return the log likelihood, with its derivatives."""
     plan, tree, wanted = static
 
     @jax.custom_jvp

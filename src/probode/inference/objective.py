@@ -25,14 +25,14 @@ from probode.filter.control import PControl
 from probode.filter.solvers import Solver
 from probode.inference.backward import fenrir_rows, plain_rows
 from probode.inference.forward import forward
-from probode.inference.joint import Rows
+from probode.inference.joint import LikelihoodRows
 from probode.inference.space import Space, Values
 from probode.inference.task import Plan, Task, read_task
 from probode.model.equation import as_equation
 from probode.model.observations import Observations
 from probode.programs.program import Program, trace
 
-WITH_ROWS: dict[str, Callable[[Plan, Task], Rows]] = {
+WITH_ROWS: dict[str, Callable[[Plan, Task], LikelihoodRows]] = {
     "fenrir": fenrir_rows,
     "plain": plain_rows,
 }

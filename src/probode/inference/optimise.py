@@ -1,8 +1,8 @@
 """Where an objective is largest, by SciPy's optimisers.
 
-With a likelihood that tells what it is made of (its whitened residuals), a trust region with the
+If a likelihood has whitened residuals, a trust region is used, with the
 curvature of Gauss, Newton and Fisher: Levenberg and Marquardt's method on the objective itself,
-with its priors and a noise that may be a parameter. Others, and where that does not get on, by
+with its priors and a noise that may be a parameter. Others, and searches that make no progress, by
 BFGS.
 
 Whether a maximum was reached is asked in units of the log likelihood: ``½ gᵀ C⁻¹ g``, what a step
@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.optimize import minimize
 
-from probode.inference.axes import SEEN, Axes
+from probode.inference.axes import SEEN, DeterminedAxes
 from probode.inference.objective import Look, Objective
 
 ENOUGH = 1e-6
@@ -32,14 +32,14 @@ GOOD = 1e-3
 _NO_GAIN = 6
 """Rejected steps in a row after which the objective is too rough to get on."""
 _FARTHER = 1e6
-"""A long way in ``z`` during a search, for numbers without bounds: starts may be much too small."""
+"""Largest distance in ``z`` during a search without bounds: starts may be much too small."""
 _LEAPS, _BETTER = (1.0, 3.0, 6.0, 9.0, 12.0, 15.0, 18.0, 21.0), 1.0
-"""Steps in ``z`` from where a number changes nothing, and what has to be gained by one."""
+"""Steps in ``z`` from a place where a number has no effect, and the least gain of one."""
 _ROUNDS = 4
 """Bound for the searches per number, one after each time that a number is held or let go."""
 _NEAR, _NEARER = 0.1, 0.01
-"""Shares of an interval, or of the distance at the start, that are near to a bound: where a search
-has ended, and where it is worth stopping."""
+"""Distances from a bound, as shares of an interval or of the distance at the start: at the end of a
+search, and during one that is worth stopping."""
 _SHARES = (_NEAR, *np.logspace(-2.0, -11.0, 10))
 """Distances from the bound that are tried for a number that is let go."""
 
@@ -106,7 +106,7 @@ class _Search:
         """
         assert look.curvature is not None
         curvature = look.curvature[np.ix_(self.free, self.free)]
-        axes = Axes.of(curvature, self._way(part))
+        axes = DeterminedAxes.of(curvature, self._way(part))
         stiff = float(np.mean(np.diagonal(curvature))) or 1.0
         rest = np.linalg.qr(axes.unknown)[0]
         slope = axes.size * (
@@ -121,7 +121,7 @@ class _Search:
         return self.objective.space.way(z, _FARTHER)[self.free]
 
     def left(self, inverse: np.ndarray | None = None) -> float:
-        """Return what a step of Newton's method from the best place would gain."""
+        """Return the gain that a step of Newton's method from the best place would have."""
         g = self.best_look.gradient[self.free]
         if inverse is not None:
             return float(0.5 * g @ inverse @ g)
@@ -129,7 +129,7 @@ class _Search:
             return np.inf
         curvature = self.best_look.curvature[np.ix_(self.free, self.free)]
         space = self.objective.space
-        axes = Axes.of(curvature, space.way(self.best)[self.free])
+        axes = DeterminedAxes.of(curvature, space.way(self.best)[self.free])
         return axes.gain(g, *(way[self.free] for way in space.ways(self.best)))
 
     def _inside(self, share: float = _NEAR) -> tuple[np.ndarray, np.ndarray]:
@@ -149,7 +149,7 @@ class _Search:
         if not np.any(near) or curvature is None:
             return np.where(near, sides, 0)
         part = self.best[self.free]
-        axes = Axes.of(curvature[np.ix_(self.free, self.free)], self._way(part))
+        axes = DeterminedAxes.of(curvature[np.ix_(self.free, self.free)], self._way(part))
         step = np.zeros(len(self.best))
         step[self.free] = axes.newton(self.best_look.gradient[self.free])
         space = self.objective.space
@@ -188,7 +188,7 @@ class _Search:
         space = self.objective.space
         along = (space.flat(z) - space.flat(self.best))[held] / space.slopes(self.best)[held]
         slope = self.best_look.gradient[others] - curvature[np.ix_(others, held)] @ along
-        axes = Axes.of(curvature[np.ix_(others, others)], space.way(self.best)[others])
+        axes = DeterminedAxes.of(curvature[np.ix_(others, others)], space.way(self.best)[others])
         step = axes.newton(slope)
         moved = z.copy()
         moved[others] += step / max(1.0, float(np.max(np.abs(step))))
@@ -255,7 +255,7 @@ class _Search:
         self.best, self.best_look, self.full = z, look, z.copy()
 
     def after_iteration(self, intermediate_result: Any) -> None:
-        """Stop at a maximum, at a bound, or where it is not possible to get on."""
+        """Stop at a maximum, at a bound, or where no progress is possible."""
         self.iterations += 1
         gained = self.best_look.value > self.seen
         self.without_gain = 0 if gained else self.without_gain + 1

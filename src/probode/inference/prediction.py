@@ -128,8 +128,8 @@ def predict(
         if np.any(np.isinf(variance)) and np.any(spread.lost):
             names = [objective.space.names[i] for i in np.flatnonzero(spread.lost)]
             raise ValueError(
-                "there are no samples of this prediction: it depends on what the data do not "
-                f"determine, {', '.join(names)}. Fix some of these or add a prior."
+                "this prediction cannot be sampled: it depends on numbers that the data do not "
+                f"determine ({', '.join(names)}). Fix some of these, or add a prior."
             )
         rng = np.random.default_rng(seed)
         drawn = np.empty((samples, *mean.shape))
@@ -187,8 +187,8 @@ def _check_reached(posterior: Posterior, t: np.ndarray) -> None:
     reached = float(np.asarray(posterior.t)[-1])
     if np.any(t > reached):
         raise ValueError(
-            f"with the estimates there is no solution beyond t = {reached:g}: the solver failed "
-            "there, or took more than max_steps. Predict earlier times only."
+            f"the estimated parameters have no solution beyond t = {reached:g}: the solver failed "
+            "there, or reached max_steps. Pass earlier times only, or fit with a larger max_steps."
         )
 
 

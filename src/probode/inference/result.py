@@ -137,7 +137,7 @@ class Fit:
         """Number of measured values; a value with its flag is one.
 
         A ``log_density`` that is one number for all columns of a datum counts for as many values as
-        there are components of the solution on which it depends, and for no more than the columns.
+        there are components of the solution on which it depends, at most one for each column.
         """
         return int(sum(np.sum(~np.isnan(one.u)) for one in self._seen))
 
@@ -167,7 +167,7 @@ class Fit:
 
     @property
     def residuals(self) -> Any:
-        """What was measured minus what is expected, ``(K, m)``; of several data sets a list.
+        """Measured minus expected values, ``(K, m)``; for several data sets a list.
 
         Columns that are no values, such as the flags of censored ones, are left out.
         """

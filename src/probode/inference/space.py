@@ -24,7 +24,7 @@ from probode.base.record import unchecked
 from probode.model.distributions import Distribution
 
 _FAR = 10.0
-"""A long way in ``z``, in units of ``1 + |z|``."""
+"""Largest distance in ``z`` for numbers without bounds, in units of ``1 + |z|``."""
 _FARTHEST = 1e100
 _ON_BOUND = 1e-12
 """Distance of a number on its bound, in units of the interval or of the start's distance."""
@@ -51,10 +51,11 @@ class Values(dict[str, Any]):
             raise AttributeError(f"there is no parameter {name!r}; there are {known}.") from None
 
     def __missing__(self, name: Any) -> Any:
-        """Refuse what is not a name."""
+        """Raise for a key that is not a name."""
         raise NoParameter(
-            f"there is no parameter {name!r}; parameters go by name, p.{next(iter(self), 'name')} "
-            f"or p[{next(iter(self), 'name')!r}], and there are {', '.join(self)}."
+            f"there is no parameter {name!r}. Parameters are read by name, as in "
+            f"p.{next(iter(self), 'name')} or p[{next(iter(self), 'name')!r}]; their names are "
+            f"{', '.join(self)}."
         )
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], tuple[str, ...]]:
@@ -243,7 +244,8 @@ class Space:
         """Return -1 for numbers at their lower bound, 1 for those at the upper one, else 0.
 
         The distance that counts is a ``share`` of the interval, or of the distance at the start.
-        The default is that of :meth:`on_bound`, which is nearer than any search comes by itself.
+        The default is that of :meth:`on_bound`: a search that does not put numbers on their
+        bounds never comes as close.
         """
         share = 10.0 * _ON_BOUND if share is None else share
         found = np.zeros(self.size, int)
@@ -266,11 +268,11 @@ class Space:
         return moved
 
     def way(self, z: np.ndarray, free: float = _FAR) -> np.ndarray:
-        """Return how far a number may still be from ``z``, the longer one of :meth:`ways`."""
+        """Return the largest distance of a number from ``z``, the longer one of :meth:`ways`."""
         return np.maximum(*self.ways(z, free))
 
     def ways(self, z: np.ndarray, free: float = _FAR) -> tuple[np.ndarray, np.ndarray]:
-        """Return how far numbers may still be below and above ``z``: factors times ``1 + |z|``.
+        """Return the largest distances of numbers below and above ``z``: factors times ``1 + |z|``.
 
         They are ``free`` for numbers without bounds. The ``z`` of others is a logarithm, in which
         the way from a bound to the rest of the interval (or to the start) is longer near a bound.

@@ -38,7 +38,7 @@ class Task:
     y0: Array
     data: Data
     times: Array
-    """Where the solution is wanted: the times of the data, those at a switch right before it."""
+    """Times at which the solution is needed: those of the data; at a switch, right before it."""
     inside: Array
     """Whether all data are in the interval."""
     diffusion: Array | None
@@ -155,8 +155,8 @@ def _read_grid(
     """Times of all steps: those given, the start, the data, across switches; to the last datum."""
     if crossings is not None and is_traced(crossings):
         raise ValueError(
-            "grid needs switches of the vector field at times that are known when the likelihood "
-            "is traced, and they depend on parameters here: leave grid out."
+            "with grid, the times at which the vector field switches must be known when the "
+            "likelihood is traced, but they depend on parameters here: leave grid out."
         )
     if is_traced(grid, times, t0):
         raise ValueError(

@@ -12,14 +12,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from probode.inference.axes import Axes
+from probode.inference.axes import DeterminedAxes
 from probode.inference.objective import Objective
 from probode.inference.space import Space
 
 _UNKNOWN = 1e-10
 """Eigenvalues of the correlation-like form of the Hessian below this say nothing."""
 _WIDE = 10.0
-"""Standard errors so many times as large as a bounded number (and its start) say nothing."""
+"""Ratio of a standard error to a bounded number (and its start) above which it is meaningless."""
 _PART = 1e-2
 """Least share in an undetermined direction for a number to be called undetermined."""
 _LENGTH = 0.1
@@ -45,7 +45,7 @@ def spread(objective: Objective, z: np.ndarray, hessian: np.ndarray | None) -> S
     free = np.flatnonzero(space.at_bound(z) == 0)
     among = np.ix_(free, free)
     way = space.way(z)[free]
-    axes = Axes.of(curvature[among], way)
+    axes = DeterminedAxes.of(curvature[among], way)
     size = axes.size[:, None]
     bent = hessian[among] / (size * size.T)
     unseen = axes.unknown * size

@@ -1,4 +1,4 @@
-"""Functions of users in a form that JAX can trace, or the line that prevents it.
+"""Users' functions in a form that JAX can trace, or the line that prevents it.
 
 The parameters of a fit are variables: a function of them is run once with placeholders, which have
 no values, and becomes a program. A function that is written with NumPy becomes a copy with
@@ -84,10 +84,10 @@ def _refuse(name: str, error: Exception) -> None:
     if not isinstance(error, NEEDS_VALUES):
         return
     raise Untraceable(
-        f"{name} asks for the value of something that depends on the parameters or on the "
+        f"{name} needs a number that depends on the parameters or on the "
         f"solution{_line(error.__traceback__)}. In a fit these are variables without a value: "
-        "instead of if, min and max write jnp.where, jnp.minimum and jnp.maximum, leave out "
-        "float(), int() and bool(), and use functions of jax.numpy or NumPy."
+        "replace if, min and max by jnp.where, jnp.minimum and jnp.maximum, leave out float(), "
+        "int() and bool(), and call functions of jax.numpy or NumPy only."
     ) from None
 
 

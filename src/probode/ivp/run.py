@@ -55,7 +55,7 @@ from probode.programs.switches import NONE, Switches
 from probode.solve import build_posterior
 
 _FEW_COMPONENTS = 2000
-"""Of a large system with kinks, of which all steps are kept to judge the error bars."""
+"""Largest size of a large system with kinks whose steps are all kept to judge its error bars."""
 _MOST_REPEATS = 3
 """Solves again where the steps missed something that a look between them saw."""
 
@@ -163,7 +163,7 @@ class Task:
         try:
             return self._solve_with_jac(solver, control, budget, suspects)
         except WrongJacobianError as error:
-            words = _without_jac(error, "differences of `fun` take its place")
+            words = _without_jac(error, "finite differences of `fun` are used instead")
             task = replace(self, options=self.options._replace(jac=None))
             done = task._solve_with_jac(solver, control, budget, suspects)
         if done is None:
@@ -231,7 +231,7 @@ class Task:
                 traced = None
             assert posterior is not None
         if traced is not None and traced.wrong_jac is not None:
-            words = _without_jac(traced.wrong_jac, "the exact derivative of `fun` takes its place")
+            words = _without_jac(traced.wrong_jac, "the exact derivative of `fun` is used instead")
             posterior = replace(posterior, problem=posterior.problem.noted(words))
         stats = posterior.stats
         counts = {
@@ -332,8 +332,8 @@ class Task:
     def _cut(self, made: Posterior, held: Constraint | None, limits: Limits) -> Posterior:
         """The posterior up to the event that ends it, with its events.
 
-        They are located once: a second search, of the part that is kept, could find others, and
-        the piece that follows would begin at a time to which its state does not belong.
+        The events are located once: a second search, of the part that is kept, could find others,
+        and the next piece would then start from a state that belongs to another time.
         """
         if self.watched is None:
             return made
@@ -352,7 +352,7 @@ _UNTIL_LARGE = "until is not for SparseEK1, which has no dense Jacobian: use EK0
 
 
 def _without_jac(found: Any, instead: str) -> str:
-    """Warn of a ``jac`` that is left out; return what there is to say of it."""
+    """Warn of a wrong ``jac`` that is not used; return the text of the warning."""
     words = f"{str(found).removesuffix('.')}; {instead}"
     warnings.warn(f"{words}.", stacklevel=2)
     return words

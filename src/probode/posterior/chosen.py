@@ -42,7 +42,7 @@ class ChosenPath(Path):
 
     times: Array
     mean: Float[Array, "K *k d"]
-    """Of an equation of order ``k > 1``, ``y, ..., y^(k-1)``."""
+    """Means of ``y``; of ``y, ..., y^(k-1)`` for an equation of order ``k > 1``."""
     columns: Array
     """Columns of the factor that belong to them, in plain units."""
     trail: Trail
@@ -97,11 +97,11 @@ def chosen_path(
     constraint: Constraint | None = None,
     derivatives_kept: int = 0,
 ) -> tuple[ChosenPath, bool]:
-    """Smooth span by span from the end, and keep what was asked for.
+    """Smooth span by span from the end, and keep the solution at the chosen times.
 
-    Also whether there was time for all of it; if not, the earlier times are missing. Of the means
-    of all steps ``derivatives_kept`` are kept, for a calibration; if that is none, whole means
-    where spans begin and end.
+    Also return whether there was time for all of it; if not, the earlier times are missing. For a
+    calibration, ``derivatives_kept`` derivatives of the means are kept at all steps; if that is
+    zero, whole means at the ends of spans are.
     """
     last, method = Marginals(final.state.mean, final.state.factor), kept.method
     derivatives = range(method.equation.order)

@@ -130,9 +130,9 @@ class ErrorBars:
         return replace(self, status_code=code, missing=missing)
 
     def _with_a_look_between(self: Any, limits: Limits) -> "Posterior":
-        """See whether the vector field does something between the steps that they did not see.
+        """Evaluate the vector field between the steps, for changes that the steps missed.
 
-        A function that Python evaluates is looked at as often as time allows.
+        A function that Python runs is evaluated as often as time allows.
         """
         made, problem, t = self.calibration, self.problem, np.asarray(self.t)
         assert made is not None and isinstance(self.path, NodePath)

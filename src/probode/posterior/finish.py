@@ -70,7 +70,7 @@ def run_and_finish(
         if kept.spans:
             assert times is not None
             sparse, whole = chosen_path(
-                *(final, kept, times, smoothing, limits, constraint, derivatives_kept)
+                final, kept, times, smoothing, limits, constraint, derivatives_kept
             )
             posterior = finish(sparse, final, code, limits)
             return posterior if whole else posterior.without("output")

@@ -1,4 +1,4 @@
-"""A solve inside a user's ``jit``, ``vmap`` or ``grad``: everything has a known size."""
+"""A solve inside a user's ``jit``, ``vmap`` or ``grad``, where all arrays have known sizes."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,8 +19,8 @@ from probode.posterior.paths import NodePath, Path, SavedPath
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What of a solve is part of its program."""
+class TraceOptions:
+    """Options of a solve that its compiled program is made for."""
 
     engine: Engine
     initialization: Initialization
@@ -28,50 +28,50 @@ class Asked:
     """"end", "times" or "grid": what is kept."""
     smoothing: bool
     bound: int | None
-    """Steps that are attempted at most."""
+    """Largest number of steps that are attempted."""
     beside: Beside | None
 
 
 def solve_in_trace(
-    asked: Asked,
+    options: TraceOptions,
     method: Method,
     data: tuple[Any, ...],
     times: Array | None,
     grid: Array | None,
     held: Constraint | None,
 ) -> tuple[Path, loop.Solve, Array]:
-    """The states that are kept, the solve at its end, and its status.
+    """Return the states that are kept, the solve at its end, and its status.
 
     ``data`` are the inputs of an engine, from the vector field on.
     """
-    inputs = Inputs(method, asked.initialization, *data)
-    path, final, status = _solved(asked, inputs, times, grid)
+    inputs = Inputs(method, options.initialization, *data)
+    path, final, status = _solved(options, inputs, times, grid)
     return path.held_to(method, held), final, status
 
 
 def _solved(
-    asked: Asked, inputs: Inputs, times: Array | None, grid: Array | None
+    options: TraceOptions, inputs: Inputs, times: Array | None, grid: Array | None
 ) -> tuple[Path, loop.Solve, Array]:
     method, _, field, control, _, t1, _ = inputs
-    if asked.wanted == "end":
-        kept = saving.saving_of_end(method, asked.engine.end(inputs), asked.smoothing)
+    if options.wanted == "end":
+        kept = saving.saving_of_end(method, options.engine.end(inputs), options.smoothing)
         if method.frozen:
             kept = replace(kept, saved=kept.saved.moving_with(t1[None]))
         marginals = Marginals(kept.saved.mean, kept.saved.factor)
         return SavedPath(kept.saved, marginals, kept), kept.solve, kept.solve.status
     state = loop.begin(*inputs)
-    attempts = np.iinfo(np.int64).max if asked.bound is None else asked.bound
+    attempts = np.iinfo(np.int64).max if options.bound is None else options.bound
     if times is None:
         assert grid is not None
         steps = grid.shape[0] - 1
         final, rows = loop.run_grid(method, steps, attempts, field, control, state, t1)
-        smoothed = smooth.smooth_rows(method, rows) if asked.smoothing else None
+        smoothed = smooth.smooth_rows(method, rows) if options.smoothing else None
         return NodePath.of(rows, smoothed).moving_with(grid), final, _ended(final)
-    kept = saving.begin_saving(method, state, times.shape[0], asked.smoothing, asked.beside)
+    kept = saving.begin_saving(method, state, times.shape[0], options.smoothing, options.beside)
     kept = saving.run_saving(method, field, control, kept, t1, times, attempts)
     marginals = (
         saving.smooth_saved(method, kept)
-        if asked.smoothing
+        if options.smoothing
         else Marginals(kept.saved.mean, kept.saved.factor)
     )
     return SavedPath(kept.saved, marginals, kept), kept.solve, _ended(kept.solve)

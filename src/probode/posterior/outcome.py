@@ -238,7 +238,7 @@ class Problem:
         return found
 
     def with_events(self, located: Any) -> "Problem":
-        """The same with its events."""
+        """Return a copy with its events."""
         found = copy.copy(self)
         found.located = located
         return found

@@ -197,22 +197,22 @@ def bind(
     if jac is None or is_traced(field) or inside_trace() or _has_right_jacobian(field, t0, y0):
         return field
     warnings.warn(
-        f"`jac` is not the derivative of {name} near the start: the exact derivative takes its "
-        "place. (Is it transposed, or in another order than y?)",
+        f"`jac` is not the derivative of {name} near the start: the exact derivative is used "
+        "instead. (Is `jac` transposed, or in another order than `y`?)",
         stacklevel=3,
     )
     return replace(field, jacobian_program=None, jacobian_constants=())
 
 
 _WRONG = 0.01
-"""Part of a product that a user's Jacobian may leave out."""
+"""Largest part of a product by which a user's Jacobian may differ."""
 
 
 def _has_right_jacobian(field: Field, t0: Array, y0: Array) -> bool:
-    """Whether the user's Jacobian times some directions is what JAX's derivative gives.
+    """Whether the user's Jacobian times some directions agrees with JAX's derivative.
 
-    At points near the start, where terms are seen that vanish at the start itself. What is not
-    finite there, and what JAX has no derivative of, is not judged.
+    They are compared at points near the start, since terms may vanish at the start itself. Values
+    that are not finite, and functions without a derivative in JAX, are not judged.
     """
     if not field.is_differentiable(t0):
         return True

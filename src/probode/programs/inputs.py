@@ -106,7 +106,7 @@ class Input:
         raise NotImplementedError
 
     def _at(self, xp: Any, t: Any, pick: Pick) -> tuple[Any, Any]:
-        """The part of the interval that has passed, and its length; beside values."""
+        """Return the part of the interval that has passed, and its length, shaped like values."""
         left, right = pick(self.times), pick(self.times, 1)
         length = right - left
         # At an end the derivative is the one on its right: a solve may begin there.

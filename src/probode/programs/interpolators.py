@@ -60,10 +60,10 @@ class Grid(NamedTuple):
 
     axes: tuple[np.ndarray, ...]
     values: np.ndarray
-    """Those at the nodes, or the coefficients of splines."""
+    """Values at the nodes, or the coefficients of splines."""
     method: str
     outside: float | None
-    """The value there (NaN where SciPy raises an error); ``None``: it is extrapolated."""
+    """Value outside of the grid (NaN if SciPy raises an error); ``None``: extrapolation."""
     bases: tuple[tuple[np.ndarray, np.ndarray], ...] = ()
     """Breakpoints and coefficients of the splines of each axis, as in :class:`Piecewise`."""
 

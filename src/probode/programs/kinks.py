@@ -30,7 +30,7 @@ _BENDING = those("bends", "compares", "levels", "picks")
 def has_kinks(program: Program) -> bool:
     """Whether something that depends on ``y`` is bent, compared, rounded, or picked by its size.
 
-    Of a program that cannot be read, it may be.
+    The answer for a program that cannot be read is true.
     """
     found = False
 

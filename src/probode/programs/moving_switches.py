@@ -35,10 +35,10 @@ from probode.programs.program import SWITCHING, keeps_fractions, timing
 from probode.programs.switches import LEVELS, LINEAR, MOST_OF_A_TABLE, NONE, switches
 
 _ROOM = 128
-"""Crossings of a line with the multiples of a number, and of a curve with a level, that are found
-where it is not known how many there are: steps go across any others."""
+"""Largest number of crossings, of a line with the multiples of a number or of a curve with a level,
+that are found if their number is not known: at any others steps do not end."""
 _MOST = 20_000
-"""Places that are looked at for the crossings of one operation."""
+"""Largest number of places at which the crossings of one operation are sought."""
 _SAMPLES, _BISECTIONS = 1024, 60
 _SLACK = 1e-12
 """Part of the interval by which a crossing may be outside of the piece it was computed from."""
@@ -47,8 +47,8 @@ _SLACK = 1e-12
 def switch_times(field: Field, t0: Any, t1: Any, finest: int = MOST_OF_A_TABLE) -> Any:
     """Times from ``t0`` to ``t1`` at which a vector field switches, in any order.
 
-    Traced where they depend on traced numbers: then some may be infinite, or outside. Tables of
-    more than ``finest`` entries are passed over.
+    They are traced if they depend on traced numbers; then some may be infinite, or outside of the
+    interval. Tables of more than ``finest`` entries are skipped.
     """
     kind = timing(field.program)
     if not kind.switches:
@@ -58,8 +58,8 @@ def switch_times(field: Field, t0: Any, t1: Any, finest: int = MOST_OF_A_TABLE) 
         ends = sorted((float(t0), float(t1)))
         return np.concatenate([found.times, np.array(ends)[list(found.at_ends)]])
     walked = _Walk(t0, t1, finest)
-    arguments = [_Number(value) for value in field.args]
-    time = _Function(lambda t: t, linear=True, straight=True, known=True)
+    arguments = [_ConstantValue(value) for value in field.args]
+    time = _TimeFunction(lambda t: t, linear=True, straight=True, known=True)
     try:
         with reading("programs with switches in time", "steps do not stop at them"):
             walked.run(field.program.jaxpr, field.constants, [time, _STATE, *arguments])
@@ -68,14 +68,14 @@ def switch_times(field: Field, t0: Any, t1: Any, finest: int = MOST_OF_A_TABLE) 
     return walked.found()
 
 
-class _Number(NamedTuple):
-    """What depends on neither ``t`` nor ``y``."""
+class _ConstantValue(NamedTuple):
+    """A value that depends on neither ``t`` nor ``y``."""
 
     value: Any
 
 
 @dataclass(frozen=True)
-class _Function:
+class _TimeFunction:
     """A function of ``t`` alone; ``None``: unknown."""
 
     at: Callable[[Any], Any] | None
@@ -88,7 +88,7 @@ class _Function:
 
 
 _STATE = object()
-"""What depends on ``y``."""
+"""Value that stands for everything that depends on ``y``."""
 
 _STRAIGHT = (LINEAR - SWITCHING - those("logical")) - {"select_n"}
 _BENDS = those("compares", "bends")
@@ -113,37 +113,37 @@ class _Walk:
     def run(self, jaxpr: Any, constants: Sequence[Any], inputs: list[Any]) -> list[Any]:
         """The results of a program."""
         return walk(
-            jaxpr, constants, inputs, lambda value, _: _Number(value), self._apply, _entered
+            jaxpr, constants, inputs, lambda value, _: _ConstantValue(value), self._apply, _entered
         )
 
     def _apply(self, equation: Any, operands: list[Any]) -> list[Any]:
         count, inner = len(equation.outvars), called(equation)
-        moving = [x for x in operands if isinstance(x, _Function)]
+        moving = [x for x in operands if isinstance(x, _TimeFunction)]
         if any(x is _STATE for x in operands) and (inner is None or not moving):
             return [_STATE] * count
         if inner is not None:  # a search
             table, x = operands[:2]
             if not moving:
                 return self.run(*inner, operands)
-            if isinstance(table, _Number) and isinstance(x, _Function) and x.linear:
+            if isinstance(table, _ConstantValue) and isinstance(x, _TimeFunction) and x.linear:
                 entries = table.value
                 if np.size(entries) <= self.finest:
                     self._cross(x, _Levels(entries=entries))
-            return [_Function(None)] * count
+            return [_TimeFunction(None)] * count
         if not moving:
             values = [x.value for x in operands]
             with nullcontext() if is_traced(values) else jax.ensure_compile_time_eval():
-                return [_Number(value) for value in apply(equation, values)]
+                return [_ConstantValue(value) for value in apply(equation, values)]
         self._note(operation(equation), equation, operands)
         return self._results(operation(equation), equation, operands)
 
-    def _results(self, name: str, equation: Any, operands: list[Any]) -> list[_Function]:
-        moving = [x for x in operands if isinstance(x, _Function)]
+    def _results(self, name: str, equation: Any, operands: list[Any]) -> list[_TimeFunction]:
+        moving = [x for x in operands if isinstance(x, _TimeFunction)]
         if any(x.at is None for x in moving):
-            return [_Function(None)] * len(equation.outvars)
+            return [_TimeFunction(None)] * len(equation.outvars)
         every = _remembering(lambda t: apply(equation, [_at(x, t) for x in operands]))
         factor = (name == "mul" and len(moving) == 1) or (
-            name == "div" and isinstance(operands[1], _Number)
+            name == "div" and isinstance(operands[1], _ConstantValue)
         )
         linear = all(x.linear for x in moving) and (name in LINEAR or factor)
         straight = all(x.straight for x in moving) and (
@@ -152,16 +152,18 @@ class _Walk:
             or (name == "convert_element_type" and keeps_fractions(equation))
         )
         known = all(x.known for x in moving) and not is_traced(
-            [x.value for x in operands if isinstance(x, _Number)]
+            [x.value for x in operands if isinstance(x, _ConstantValue)]
         )
         count = len(equation.outvars)
-        return [_Function(partial(_part, every, i), linear, straight, known) for i in range(count)]
+        return [
+            _TimeFunction(partial(_part, every, i), linear, straight, known) for i in range(count)
+        ]
 
     def _note(self, name: str, equation: Any, operands: list[Any]) -> None:
         """The switches of an operation on functions of time."""
         if name not in SWITCHING or keeps_fractions(equation):
             return
-        if any(isinstance(x, _Function) and x.at is None for x in operands):
+        if any(isinstance(x, _TimeFunction) and x.at is None for x in operands):
             return
         if name == "clamp":
             low, x, high = operands
@@ -170,7 +172,7 @@ class _Walk:
         elif name in LEVELS:
             unit: Any = 1.0
             if name == "rem":
-                if not isinstance(operands[1], _Number) or np.size(operands[1].value) != 1:
+                if not isinstance(operands[1], _ConstantValue) or np.size(operands[1].value) != 1:
                     return
                 unit = jnp.abs(jnp.ravel(jnp.asarray(operands[1].value, float))[0])
             self._cross(operands[0], _Levels(unit=unit, shift=0.5 if name == "round" else 0.0))
@@ -181,7 +183,7 @@ class _Walk:
 
     def _cross(self, x: Any, levels: "_Levels") -> None:
         """Note where a function crosses one of some levels."""
-        if not isinstance(x, _Function) or x.at is None:
+        if not isinstance(x, _TimeFunction) or x.at is None:
             return
         known = x.known and self.known and not is_traced(levels)
         known = known and (x.straight or not is_traced(self.times))
@@ -192,7 +194,7 @@ class _Walk:
             t = found[np.isfinite(found)]
         self.times.append(t)
 
-    def _of_lines(self, x: _Function, levels: "_Levels", known: bool) -> Any:
+    def _of_lines(self, x: _TimeFunction, levels: "_Levels", known: bool) -> Any:
         """Crossings of straight lines, each computed from two points of its piece."""
         ends = jnp.stack([jnp.asarray(self.low, float), jnp.asarray(self.high, float)])
         if not x.straight and self.times:
@@ -219,7 +221,7 @@ class _Walk:
         inside = (t >= ends[:-1, None, None] - slack) & (t <= ends[1:, None, None] + slack)
         return jnp.where(crosses & inside, t, jnp.inf).reshape(-1)
 
-    def _of_curve(self, x: _Function, levels: "_Levels") -> Any:
+    def _of_curve(self, x: _TimeFunction, levels: "_Levels") -> Any:
         """Crossings of any other function, as far as samples show: by bisection."""
         grid = jax.lax.stop_gradient(
             self.low + (self.high - self.low) * jnp.linspace(0.0, 1.0, _SAMPLES + 1)
@@ -252,14 +254,14 @@ class _Walk:
 
 
 class _Levels(NamedTuple):
-    """Zero; or the entries of a table; or ``unit (k + shift)``."""
+    """Levels at which an operation switches: zero, entries of a table, or ``unit (k + shift)``."""
 
     entries: Any = None
     unit: Any = None
     shift: float = 0.0
 
     def between(self, low: Any, high: Any, known: bool) -> Any:
-        """Those between two numbers, along a further axis; also others."""
+        """Return the levels between two numbers along a further axis; some may lie outside."""
         if self.entries is not None:
             entries = jnp.ravel(jnp.asarray(self.entries, float))
             return jnp.broadcast_to(entries, (*low.shape, entries.size))
@@ -274,7 +276,7 @@ class _Levels(NamedTuple):
         return self.unit * (first[..., None] + jnp.arange(room) + self.shift)
 
     def passed(self, value: Any) -> Any:
-        """How many of them are below a value, but for a constant."""
+        """Count the levels below a value, up to a constant."""
         if self.entries is not None:
             return jnp.searchsorted(jnp.ravel(jnp.asarray(self.entries, float)), value)
         if self.unit is None:
@@ -287,24 +289,24 @@ def _part(function: Callable[[Any], Any], i: int, t: Any) -> Any:
 
 
 def _at(x: Any, t: Any) -> Any:
-    if not isinstance(x, _Function):
+    if not isinstance(x, _TimeFunction):
         return x.value
     assert x.at is not None
     return x.at(t)
 
 
-def _values(x: _Function, t: Array) -> Array:
+def _values(x: _TimeFunction, t: Array) -> Array:
     """Values at all times, ``(len(t), entries)``."""
     return jax.vmap(lambda one: jnp.ravel(jnp.asarray(_at(x, one), float)))(t)
 
 
-def _difference(a: Any, b: Any) -> _Function:
+def _difference(a: Any, b: Any) -> _TimeFunction:
     def at(t: Any) -> Any:
         return jnp.asarray(_at(a, t), float) - jnp.asarray(_at(b, t), float)
 
-    moving = [x for x in (a, b) if isinstance(x, _Function)]
-    numbers = [x.value for x in (a, b) if isinstance(x, _Number)]
-    return _Function(
+    moving = [x for x in (a, b) if isinstance(x, _TimeFunction)]
+    numbers = [x.value for x in (a, b) if isinstance(x, _ConstantValue)]
+    return _TimeFunction(
         at,
         all(x.linear for x in moving),
         all(x.straight for x in moving),
@@ -313,7 +315,7 @@ def _difference(a: Any, b: Any) -> _Function:
 
 
 def _remembering(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A function that knows its last answer: many results are made of the same parts."""
+    """Return a function that remembers its last result, since many results share their parts."""
     last: list[Any] = [None, None]
 
     def remembered(t: Any) -> Any:

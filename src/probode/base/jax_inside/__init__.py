@@ -17,6 +17,7 @@ loan                        what for                                        with
 :func:`with_constants`      constants made inputs of a stored program       constants of it
 :func:`operations`          the operations of a stored program              not stored
 :func:`new_operation`       native kernels inside a user's ``jit``          JAX's own loop
+:func:`with_callbacks`      ``pure_callback`` in double precision           in single precision
 :func:`in_one_piece`        loops compiled as one function                  kernel by kernel
 :func:`known_options`       quicker compilation                             JAX's own options
 :func:`cache_folder`        compiled programs on disk                       compiled per process

@@ -1,4 +1,4 @@
-"""Functions of Python's that a program calls back, when it runs, in double precision."""
+"""Python functions that a program calls while it runs (``pure_callback``), in double precision."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -25,14 +25,14 @@ class _InBits:
     """A function that a program calls back, on numbers of 64 bits given as pairs of 32.
 
     It is called when the program runs, outside of any scope of double precision, where JAX would
-    round them. Compared as the function is.
+    round the numbers. Two are equal if their functions are.
     """
 
     def __init__(self, function: Callable[..., Any], types: tuple[Any, ...]) -> None:
         self._function, self._types = function, types
 
     def __call__(self, *args: Any) -> list[np.ndarray]:
-        """Call it."""
+        """Call the function in double precision."""
         pairs = zip(map(np.asarray, args), self._types, strict=True)
         given = [np.ascontiguousarray(x).view(t)[..., 0] if t else x for x, t in pairs]
         with double_precision():
@@ -50,7 +50,7 @@ class _InBits:
 
 
 def _calls_back(equation: Any, values: list[Any]) -> list[Any]:
-    """Evaluate an equation; a function that is called back, in double precision."""
+    """Evaluate an equation; a ``pure_callback`` in double precision."""
     if equation.primitive.name != "pure_callback":
         return apply(equation, values)
     params = equation.params
@@ -83,9 +83,9 @@ def _refuse(primals: Any, tangents: Any) -> Any:
 
 
 NO_DERIVATIVE = (
-    "a function that calls jax.pure_callback was to be differentiated, and JAX does not know its "
-    "derivative: put the call into a function with a rule of its own (jax.custom_jvp), or use what "
-    "needs no derivative (EK0 instead of EK1, initialization='runge-kutta')."
+    "JAX cannot differentiate a function that calls jax.pure_callback. Give the call a derivative "
+    "of its own (jax.custom_jvp), or choose a solver and a start that need no derivative "
+    "(EK0 instead of EK1, with initialization='runge-kutta')."
 )
 
 
@@ -94,7 +94,7 @@ def _is_wide(x: Any) -> bool:
 
 
 def with_callbacks(closed: Closed, inputs: Sequence[Any]) -> Closed:
-    """Return the program with functions that are called back in double precision."""
+    """Return the program with its calls of ``pure_callback`` in double precision."""
     if isinstance(closed.jaxpr, Opaque):
         return closed
     if not any(equation.primitive.name == "pure_callback" for equation in equations(closed.jaxpr)):

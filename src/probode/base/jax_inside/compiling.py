@@ -20,13 +20,13 @@ def new_operation(
     elsewhere: Callable[..., Any] | None = None,
     derivatives: "Derivatives | None" = None,
 ) -> Callable[..., Any] | None:
-    """An operation of our own: a function of arrays; ``None``: not to be had.
+    """Return an operation of our own, a function of arrays; ``None`` if JAX does not allow it.
 
     ``shape`` describes its result, or a list of results. Without ``derivatives`` it has none.
 
-    Documented are functions with other derivatives (``custom_jvp``), with other batches
-    (``custom_vmap``), and choices by platform; not what is decided when a program is lowered, after
-    all transformations, and costs nothing where it is not taken.
+    JAX documents functions with other derivatives (``custom_jvp``), with other batches
+    (``custom_vmap``), and choices by platform. It does not document a choice that is made when a
+    program is lowered, after all transformations, and costs nothing where it is not taken.
     """
     several = derivatives is not None
     try:
@@ -55,10 +55,10 @@ def new_operation(
 
 
 def _in_scope(rule: Callable[..., Any]) -> Callable[..., Any]:
-    """A rule of lowering within double precision, as the functions that it applies to.
+    """Return a lowering rule that runs in double precision, like the functions that it applies to.
 
-    Lowering happens after everything else has returned, and what an index is made of depends on
-    the precision that is set then.
+    Lowering happens after everything else has returned, and the type of an index depends on the
+    precision that is set then.
     """
 
     def lower(*args: Any, **params: Any) -> Any:

@@ -185,9 +185,9 @@ def traced_math(func: Callable[..., Any], *args: Any) -> Any:
         args = tuple(jnp.asarray(arg, complex) for arg in args)
     if watch.careful and name not in _NEVER_RAISE:
         raise watch.refuse(
-            f"math.{name} raises errors that are handled",
+            f"math.{name} raises errors that the function catches",
             args[0],
-            "write numpy.where in the place of try and except",
+            "write numpy.where instead of try and except",
         )
     if name == "log" and len(args) == 2:
         return jnp.log(args[0]) / jnp.log(args[1])

@@ -87,7 +87,7 @@ def _math_function(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _function_of_jax(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of JAX that takes stand-ins, in a function that branches."""
+    """Return a function of JAX in a form that accepts stand-ins, for functions that branch."""
 
     def stand_in(*args: Any, **kwargs: Any) -> Any:
         watch.count()

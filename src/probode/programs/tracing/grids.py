@@ -24,7 +24,9 @@ class GridTable:
             return wrap(self._original(unwrap(xi), method, nu=nu))
         if nu is not None or method not in (None, self._grid.method):
             raise watch.refuse(
-                "another method than that of the interpolator", None, "choose it where it is made"
+                "another method than that of the interpolator",
+                None,
+                "choose the method where the interpolator is made",
             )
         watch.count()
         n = len(self._grid.axes)

@@ -1,7 +1,7 @@
 """Functions of ``scipy.special`` in JAX, to double precision and with derivatives of all orders.
 
-Some are JAX's own (``FROM_JAX``: those that were compared with SciPy's). The others are made here
-of series, means and integrals that converge to rounding, whatever the argument::
+Some are JAX's own (``FROM_JAX``: those that were compared with SciPy's). The others are computed
+here by series, means and integrals that converge to rounding for all arguments::
 
     K_v(x) = ∫ exp(-x cosh t) cosh(v t) dt           from 0 to infinity, by the trapezoidal rule
     I_v(x) = (x/2)^v Σ (x²/4)^k / (k! Γ(k + v + 1))  and Hankel's expansion for large x
@@ -40,18 +40,19 @@ FROM_JAX = frozenset(
         *("multigammaln", "loggamma"),
     )
 )
-"""Those of JAX that give SciPy's values; others (``hyp2f1``, ``exp1``) do not, or never end."""
+"""Functions of JAX that give SciPy's values; others (``hyp2f1``, ``exp1``) differ, or never end."""
 
 _LARGEST_ORDER = 20.0
 
 
 def _order(name: str, v: Any) -> float:
-    """The order of a Bessel function: a number that is known, and not too large."""
+    """Return the order of a Bessel function; raise if it is not known, or too large."""
     if isinstance(v, jax.Array) or np.size(v) != 1 or abs(float(v)) > _LARGEST_ORDER:
         raise watch.refuse(
-            f"scipy.special.{name} of an order that is not known, or above {_LARGEST_ORDER:.0f}",
+            f"scipy.special.{name} of an order that is not known while tracing, "
+            f"or above {_LARGEST_ORDER:.0f}",
             v,
-            "give the order as a number",
+            "give the order as a constant",
         )
     return float(np.reshape(v, ()))
 
@@ -77,7 +78,7 @@ def _kve(v: Any, x: Any) -> Any:
 
 
 _SMALLEST = 1e-12
-"""Arguments of ``K_v`` from which on there are nodes enough; NaN for smaller ones."""
+"""Smallest argument of ``K_v`` for which there are enough nodes; NaN for smaller ones."""
 
 
 def _kv(v: Any, x: Any) -> Any:
@@ -87,7 +88,7 @@ def _kv(v: Any, x: Any) -> Any:
 
 
 def _polynomial(coefficients: np.ndarray, x: Any) -> Any:
-    """``Σ c_k x^k``, its powers by doubling: few operations, of which a program is soon made."""
+    """Return ``Σ c_k x^k`` with powers by doubling: a program of few operations."""
     powers, factor = jnp.ones_like(x)[..., None], x[..., None]
     while powers.shape[-1] < len(coefficients):
         powers = jnp.concatenate([powers, factor * powers], -1)
@@ -97,9 +98,9 @@ def _polynomial(coefficients: np.ndarray, x: Any) -> Any:
 
 @lru_cache(maxsize=64)
 def _first_kind(v: float) -> tuple[float, np.ndarray, np.ndarray]:
-    """Where ``I_v`` changes from its series to Hankel's expansion, and the coefficients of both.
+    """Return the ``split`` between the series of ``I_v`` and Hankel's expansion, and both.
 
-    They are those of powers of ``(x / split)²`` and of ``split / x``.
+    The arrays are the coefficients of powers of ``(x / split)²`` and of ``split / x``.
     """
     split = max(30.0, 0.5 * v * v)
     k = np.arange(1, math.ceil(1.6 * split + 40))
@@ -141,7 +142,7 @@ def _mean_of(m1: Any) -> tuple[Any, Any]:
 
 
 _MEANS = 10
-"""Each doubles the number of digits, after a few that bring the two near to each other."""
+"""Number of iterations: each doubles the digits, once the two means are close."""
 
 
 def _ellipkm1(m1: Any) -> Any:
@@ -160,7 +161,7 @@ def _ellipe(m: Any) -> Any:
 
 
 def _lambertw(x: Any, k: Any = 0, tol: Any = 1e-8) -> Any:
-    """The branches 0 and -1 where they are real; complex as SciPy's, with imaginary part 0."""
+    """Return the branches 0 and -1 where they are real, as complex numbers like SciPy's."""
     if isinstance(k, jax.Array) or jnp.iscomplexobj(x) or int(k) not in (0, -1):
         raise watch.refuse("scipy.special.lambertw of another branch than 0 and -1", x)
     x = jnp.asarray(x, float)
@@ -210,7 +211,7 @@ FORMULAS: dict[str, Callable[..., Any]] = {
     "ellipe": _ellipe,
     "lambertw": _lambertw,
 }
-"""Those that are made here."""
+"""Functions that are written here, by name."""
 
 
 def special(name: str) -> Callable[..., Any] | None:

@@ -23,7 +23,7 @@ class Spline:
             return wrap(self._original(unwrap(x), *((nu,) if nu else ()), *args, **kwargs))
         if args or kwargs or not isinstance(nu, int):
             raise watch.refuse(
-                "another way to extrapolate", None, "give it where the interpolator is made"
+                "another way to extrapolate", None, "choose it where the interpolator is made"
             )
         if nu:
             return self.derivative(nu)(x)

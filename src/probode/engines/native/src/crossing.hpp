@@ -1,4 +1,4 @@
-// Steps across switches of the vector field, the formulas of which are those of `filter/crossing.py`.
+// Steps across switches of the vector field; `filter/crossing.py` has the formulas.
 #pragma once
 
 #include <limits>
@@ -9,8 +9,8 @@
 namespace probode {
 namespace PROBODE_ISA {
 
-// Where they are, in the order of integration, and the start on the other side as a list of operations. Among the
-// numbers of that list the time where the next steps end at the latest is at a place of its own.
+// Steps across switches, in the order of integration, and the start on the other side as a list of operations. One
+// place among the numbers of that list holds the latest time at which the next steps may end.
 //
 //   given   that place, then all times before, all times after, all shares; or nothing
 struct Crossings {
@@ -22,14 +22,14 @@ struct Crossings {
       : before(given + 1), after(before + (size - 1) / 3), share(after + (size - 1) / 3),
         count(size > 0 ? (size - 1) / 3 : 0), end(size > 0 ? static_cast<long>(given[0]) : 0), start(start) {}
 
-  // The step across that begins at a time; none: negative.
+  // Index of the step across that begins at a time; negative if there is none.
   long at(double t) const {
     for (long k = 0; k < count; ++k)
       if (before[k] == t) return k;
     return -1;
   }
 
-  // The vector of a solve that begins at (t, y), and what follows it.
+  // The vector of a solve that begins at (t, y), and the numbers after it.
   void begin(const double* at, long reads, double until, std::vector<double>& out) const {
     std::vector<double> numbers(start.numbers, start.numbers + start.given);
     numbers[end] = until;
@@ -38,8 +38,8 @@ struct Crossings {
   }
 };
 
-// The factor after a step across in coordinates `coords` of the step, from (R, owing) over that of the start. `values`
-// is left with the columns of y before the step, in plain units.
+// Compute the factor after a step across, in the step's coordinates `coords`, from (R, owing) stacked on the factor of
+// the start. On return `values` has the columns of y before the step, in plain units.
 template <int order>
 void factor_across(const Settings& s, const Row& left, const Row& right, double h, const double* coords,
                    const double* jacobian, int block, double* out, std::vector<double>& values) {
@@ -81,8 +81,8 @@ void factor_across(const Settings& s, const Row& left, const Row& right, double 
       out[static_cast<long>(r) * size + c] = c < r ? 0.0 : stack[static_cast<long>(r) * length + c];
 }
 
-// Take the step across `k`: whether there is a start on the other side. `field` is evaluated there, `begun` is left
-// with what the list of the start gives.
+// Take the step across number `k`; return whether there is a start on the other side. `field` is evaluated there, and
+// `begun` receives the results of the list of operations of the start.
 template <int order>
 bool cross(const Settings& s, State& x, Tape& field, const Crossings& crossings, long k, std::vector<double>& begun) {
   const int d = s.d, n = s.n, w = s.width();

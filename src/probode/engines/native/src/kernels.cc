@@ -47,7 +47,7 @@ void run_chunk(const double* settings, double* state, double* rows, const TapeDa
   }
 }
 
-// How many numbers derivatives are by: the list of slopes has J (d, reads) and ∂f/∂θ (d, directions).
+// Number of parameters θ that derivatives are taken by: the list of slopes has J (d, reads) and ∂f/∂θ (d, directions).
 int directions_of(const Settings& s, const TapeData& slopes) {
   return static_cast<int>(slopes.code[2] / s.d - s.reads());
 }

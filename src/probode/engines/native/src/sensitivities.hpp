@@ -4,9 +4,9 @@
 //
 //   m'⁻ = A m'      z' = E_k m'⁻ - J (m'_0⁻, ..., m'_(k-1)⁻) - ∂f/∂θ      m' = m'⁻ - K z'
 //
-// which is the same filter on the sensitivities. J and ∂f/∂θ are those at the corrected mean: it is closer to the
-// solution than the prediction is. Of EK0, whose gain knows no Jacobian, those where f was evaluated; with a second
-// evaluation, again where the first has corrected what f takes.
+// which is the same filter on the sensitivities. J and ∂f/∂θ are taken at the corrected mean, which is closer to the
+// solution than the prediction. For EK0, whose gain has no Jacobian, they are taken where f was evaluated; with two
+// evaluations in a step, at both places.
 #pragma once
 
 #include "crossing.hpp"
@@ -16,7 +16,7 @@
 namespace probode {
 namespace PROBODE_ISA {
 
-// Derivatives in rows (n, directions, d). `start` may have more directions, as rows that follow the others.
+// Derivatives in rows (n, directions, d). `start` may have more directions, in rows after the others.
 class Sensitivities {
  public:
   Sensitivities(const Settings& s, int directions, const double* start, int of_start)
@@ -25,7 +25,7 @@ class Sensitivities {
     for (int i = 0; i < s.n; ++i) std::copy_n(start + static_cast<long>(i) * of_start * s.d, wide_, now_.data() + i * wide_);
   }
 
-  // Over a step across: `start` has the derivatives of the start there, those by what f takes as its last directions.
+  // Carry derivatives over a step across: `start` has those of the start there; its last directions are the arguments of f.
   void cross(const double* start, int of_start) {
     const int d = s_.d;
     const long reads = s_.reads();
@@ -146,7 +146,7 @@ long run_to_times(const Settings& s, double* state, const TapeData& field, const
   State x(s, state);
   Scratch& scratch = Scratch::mine();
   scratch.wants_gain = directions > 0;
-  const bool evaluated = s.jacobian == kNone;  // where f was, else where the update has led
+  const bool evaluated = s.jacobian == kNone;  // at the argument of f, else at the corrected mean
 
   long reached = 0;
   auto save = [&] {
