@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from compiling import jit_once
 from only_python import number
 from scipy.integrate import solve_ivp as scipy_solve_ivp
 
@@ -283,7 +282,7 @@ def test_derivatives_match_finite_differences():
     """
     grid, solver = jnp.linspace(0.0, 0.1, 21), EK1(4, "fixed", error="correction")
 
-    @jit_once
+    @jax.jit
     def final(u):
         start = jnp.stack([1.3 + u, 0.5])
         options = {"solver": solver, "grid": grid, "smooth": False, "differentiate": "all"}

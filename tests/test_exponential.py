@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from compiling import jit_once
+from only_python import number
 from scipy.integrate import solve_ivp as scipy_solve_ivp
 from scipy.linalg import expm
 
@@ -312,7 +313,7 @@ def test_steps_across_a_switch_start_with_a_new_drift() -> None:
 
 
 def by_python(t: float, y: np.ndarray) -> list[float]:
-    first, second = (float(value) for value in y)
+    first, second = (number(value) for value in y)
     return [
         -first + 2.0 * second + float(np.sin(t)),
         0.5 * first - 50.0 * second + 0.1 * first**2,

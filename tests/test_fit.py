@@ -649,10 +649,10 @@ def test_functions_may_be_written_with_numpy():
 @pytest.mark.parametrize(
     ("what", "options"),
     [
-        ("f", {"f": lambda t, y, p: -p.rate * y if p.rate > 0.1 else y}),
-        ("y0", {"y0": lambda p: float(p.rate)}),
-        ("observe", {"observe": lambda t, y, p: y + (1.0 if p.rate > 3.0 else p.rate)}),
-        ("noise", {"noise": lambda p: max(p.rate, 0.1)}),
+        ("f", {"f": lambda t, y, p: -p.rate * y * len(range(int(p.rate) + 1))}),
+        ("y0", {"y0": lambda p: [1.0, 2.0][int(p.rate)]}),
+        ("observe", {"observe": lambda t, y, p: y + [1.0, 2.0][int(p.rate)]}),
+        ("noise", {"noise": lambda p: [0.1, 0.2][int(p.rate)]}),
     ],
     ids=lambda x: x if isinstance(x, str) else "",
 )

@@ -33,6 +33,7 @@ from probode.global_error.between import Evaluator
 from probode.global_error.schemes import Scheme
 from probode.global_error.sweeps import Sweeps
 from probode.global_error.transport import PATIENCE, Transported, empty
+from probode.programs.switches import MARGIN
 
 _PIECES, _ROUNDS = 8, 2
 """Number of pieces of a step that needs dividing, and how often pieces are divided again. A kink
@@ -153,7 +154,11 @@ def missing(
     which: np.ndarray,
     pieces: int,
 ) -> np.ndarray:
-    """Return ``miss`` in the steps ``which``, each divided into ``pieces``: rows ``(n, d)``."""
+    """Return ``miss`` in the steps ``which``, each divided into ``pieces``: rows ``(n, d)``.
+
+    Zero in steps across switches in time, which are as short as rounding leaves these times unsure.
+    """
+    across = 4.0 * MARGIN * max(abs(t[0]), abs(t[-1]))
     nodes, weights = null_rules()
     d, count = means.shape[-1], len(nodes) * pieces
     tau = ((np.arange(pieces)[:, None] + nodes) / pieces).reshape(-1)
@@ -171,7 +176,8 @@ def missing(
             parts = slopes.reshape(len(n), pieces, len(nodes), d)
             rules = np.einsum("rc,npcd->rnpd", weights, parts)
             sums = np.hypot(*rules).sum(axis=1)
-            found[begin : begin + size] = np.abs(h)[:, None] / pieces * sums
+            length = np.where(np.abs(h) > across, np.abs(h), 0.0)
+            found[begin : begin + size] = length[:, None] / pieces * sums
     return np.where(np.isfinite(found), found, 0.0)  # what is not, the solver would have rejected
 
 
