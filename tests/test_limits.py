@@ -1,5 +1,6 @@
 """Limits on time and memory hold in every path, and what was not done is said."""
 
+import time
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -235,3 +236,35 @@ def test_rounds_towards_a_tolerance_share_the_time(clock):
     )
     assert not result.global_met
     assert "time limit" in result.message
+
+
+def test_a_second_solve_has_the_time_limit_of_the_first():
+    def slower(t, y):
+        if slow:
+            time.sleep(0.01)
+        return [-float(y[0])]
+
+    slow = False
+    posterior = solve_ivp(slower, (0, 10), [1.0], time_limit=0.1).posterior
+    slow = True
+    assert "stopped" in posterior.diagnose(again=True).flags
+
+
+@pytest.mark.parametrize("events", [None, lambda t, y: y[0] - 3.0])
+def test_a_solve_towards_an_infinite_end_stops_by_itself(monkeypatch, events):
+    monkeypatch.setattr("probode.ivp.front_door._WITHOUT_END", 50)
+    if events is not None:
+        monkeypatch.setattr(events, "terminal", True, raising=False)
+    result = solve_ivp(oscillator, (0, np.inf), [1.0, 0.0], events=events)
+    assert result.status == -1
+    assert "t_span has no end" in result.message
+
+
+def test_a_reset_that_repeats_for_ever_ends_by_itself(monkeypatch):
+    def threshold(t, y):
+        return y[0] - 1.0
+
+    threshold.reset = lambda t, y: 0.0 * y
+    monkeypatch.setattr("probode.ivp.front_door._WITHOUT_END", 50)
+    result = solve_ivp(lambda t, y: 2.0 - y, (0, np.inf), [0.0], events=threshold)
+    assert "t_span has no end" in result.message

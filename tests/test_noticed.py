@@ -25,6 +25,27 @@ def test_a_switch_in_time_becomes_a_breakpoint():
     assert "1.2345" in str(result.posterior.diagnose())
 
 
+BEGIN, STOP = 5.3, 5.301
+
+
+def by_constants(t):
+    return 5.3 < t < 5.301
+
+
+def by_variables(t):
+    return t >= BEGIN and t < STOP
+
+
+@pytest.mark.parametrize("is_on", [by_constants, by_variables])
+def test_a_pulse_between_numbers_in_the_code_is_found(is_on):
+    """Far shorter than the distance of looks along the solution, which is 0.01."""
+    result = solve_ivp(
+        lambda t, y: [100.0 if is_on(t) else -0.0 * number(y[0])], (0, 20), [0.0], **OPTIONS
+    )
+    assert result.y[0, -1] == pytest.approx(0.1, abs=1e-9)
+    assert result.posterior.diagnose().trusted
+
+
 @pytest.mark.parametrize("method", ["EK0", "EK1"])
 @pytest.mark.parametrize("traced", [True, False])
 def test_a_switch_by_the_state_is_located(method, traced):

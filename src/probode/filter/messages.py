@@ -105,7 +105,7 @@ def hear(
         h = rows.t[i + 1] - rows.t[i]
         still = h == 0.0
         length, scale, whole = jnp.where(still, 1.0, h), rows.scale[i + 1], rows.whole_at(i + 1)
-        kernel = backward_kernel(method, rows.at(i), length, scale, whole)
+        kernel = backward_kernel(method, rows.at(i), length, scale, rows.at(i + 1), whole)
         here = message.rescaled(method, rows.h[i], kernel.h)
         noise = spread * widened(method, kernel.factor) @ here.matrix.T
         noise = triangularize(jnp.concatenate([noise, unit]), size)

@@ -214,15 +214,18 @@ def _transition(method: Method, saving: Saving, t: Array) -> tuple[Array, Array]
     return h, saving.solve.scale * method.prior.noise_scale(h / saving.solve.state.h)
 
 
-def _kernel_to(method: Method, saving: Saving, t: Array) -> Kernel | None:
-    """The running kernel, extended to time ``t``. Before the first save point none is needed."""
+def _kernel_to(method: Method, saving: Saving, t: Array, after: State) -> Kernel | None:
+    """The running kernel, extended to time ``t``, at which the filter's state is ``after``.
+
+    Before the first save point none is needed.
+    """
     so_far = saving.kernel
     if so_far is None:
         return None
 
     def extend() -> Kernel:
         h, scale = _transition(method, saving, t)
-        kernel = backward_kernel(method, saving.point, h, scale)
+        kernel = backward_kernel(method, saving.point, h, scale, after)
         return method.constant(compose(method, so_far, kernel))
 
     return jax.lax.cond(is_behind(saving, t), extend, lambda: so_far)
@@ -236,7 +239,7 @@ def is_behind(saving: Saving, t: Array) -> Array:
 def catch_up(method: Method, saving: Saving) -> Saving:
     """Bring the running kernel up to the latest node."""
     state = saving.solve.state
-    kernel = _kernel_to(method, saving, state.t)
+    kernel = _kernel_to(method, saving, state.t, state)
     return replace(saving, point=state, kernel=kernel)
 
 
@@ -253,14 +256,14 @@ def pass_point(method: Method, saving: Saving, t: Array) -> tuple[State, Kernel 
     inside = extrapolate(method, saving.point, h, scale)
     at_node = t == saving.solve.state.t
     inside = jax.tree.map(lambda a, b: jnp.where(at_node, a, b), saving.solve.state, inside)
-    return inside, _kernel_to(method, saving, t)
+    return inside, _kernel_to(method, saving, t, inside)
 
 
 def _led_to(method: Method, saving: Saving, inside: State) -> Array:
     """The mean ``inside`` the last step, given its end."""
     end = saving.solve.state
     left, at_node = replace(saving, point=inside), inside.t == end.t
-    kernel = backward_kernel(method, inside, *_transition(method, left, end.t))
+    kernel = backward_kernel(method, inside, *_transition(method, left, end.t), end)
     return jnp.where(at_node, end.mean, kernel.pull(method, end.mean))
 
 

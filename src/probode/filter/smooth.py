@@ -21,6 +21,8 @@ from probode.model import gaussian
 _EPSILON = float(np.finfo(float).eps)
 _RESOLVED = 10 * _EPSILON
 """Process noise below this part of what it is added to is lost in rounding."""
+_GROWN = 2.0
+"""Factor of a standard deviation by which only rounding can make it larger going back a step."""
 
 
 @record
@@ -73,14 +75,20 @@ def spread_noise(method: Method, factor: Array, h: Array, noise: Float[Array, "n
 
 
 def backward_kernel(
-    method: Method, state: State, h: Array, scale: Array, whole: Array | None = None
+    method: Method,
+    state: State,
+    h: Array,
+    scale: Array,
+    after: State,
+    whole: Array | None = None,
 ) -> Kernel:
     """Kernel from a filtering state, over a time ``h`` with process noise ``scale``.
 
-    ``whole`` is the length of the step of which this is a part, if it is not all of it.
+    ``after`` is the state at the end of that time, filtered or smoothed. ``whole`` is the length
+    of the step of which this is a part, if it is not all of it.
     """
     mean = state.mean  # with frozen gains it moves alone
-    state, h, scale, whole = method.constant((state, h, scale, whole))
+    state, h, scale, after, whole = method.constant((state, h, scale, after, whole))
     method = of_step(method, state, h)
     prior, structure = method.prior, method.structure
     coords = prior.coordinates(h)
@@ -104,7 +112,20 @@ def backward_kernel(
     certain = structure.widen(np.swapaxes(prior.inverse_transition(jnp.abs(h)), -1, -2))
     gain = jnp.where(resolved, reversal.gain_transposed, certain)
     factor = jnp.where(resolved, reversal.factor, 0.0)
+
+    # What comes later only makes x more certain. Next to a state of which some parts are known much
+    # better than others (h times a stiff rate is 1e8 and more), the regression is made of rounding
+    # instead. Then x does not depend on x⁺, and stays as the filter left it.
+    pulled = rescaled(method, after.factor, after.h, h) @ gain
+    grown = _has_grown(jnp.concatenate([pulled, factor], axis=-2), before)[..., None, None]
+    gain = jnp.where(grown, 0.0, gain)
+    factor = jnp.where(grown, before, factor)
     return Kernel(mean, prior.predict_mean(mean, h), gain, factor, h, h)
+
+
+def _has_grown(smoothed: Array, filtered: Array) -> Array:
+    """Whether one of the standard deviations is larger than rounding alone explains."""
+    return jnp.any(gaussian.std_of(smoothed) > _GROWN * gaussian.std_of(filtered), axis=-1)
 
 
 def identity_kernel(method: Method, state: State) -> Kernel:
@@ -139,7 +160,7 @@ def smooth_step(
     Rows that repeat a time (after a failed grid) pass the state on unchanged.
     """
     still = h == 0.0
-    kernel = backward_kernel(method, left, jnp.where(still, 1.0, h), scale, whole)
+    kernel = backward_kernel(method, left, jnp.where(still, 1.0, h), scale, right, whole)
     smoothed = kernel.marginalize(method, right, left.t)
     factor = rescaled(method, smoothed.factor, smoothed.h, left.h)
     factor = jnp.where(still, right.factor, factor)
@@ -215,7 +236,8 @@ def interpolate(
     if right is None:
         return inside
     rest = right.t - t
-    kernel = backward_kernel(method, inside, rest, scale * method.prior.noise_scale(rest / step))
+    scale = scale * method.prior.noise_scale(rest / step)
+    kernel = backward_kernel(method, inside, rest, scale, right)
     return kernel.marginalize(method, right, t)
 
 
@@ -231,21 +253,27 @@ def sample_rows(
     def value(drawn: Array, i: Any) -> Array:
         return (moving_as(drawn, rows.mean[i]) if method.frozen else drawn)[:order]
 
-    def body(k: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
-        values, right = carry
+    def body(k: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        values, right, smoothed = carry
         i = count - 1 - k
-        h = rows.t[i + 1] - rows.t[i]
+        h, left = rows.t[i + 1] - rows.t[i], rows.at(i)
         still = h == 0.0
+        # Draws depend on x⁺ where marginals do.
+        after = replace(rows.at(i + 1), factor=smoothed)
         kernel = backward_kernel(
             method,
-            rows.at(i),
+            left,
             jnp.where(still, 1.0, h),
             rows.scale[i + 1],
+            after,
             rows.whole_at(i + 1),
         )
         drawn = jnp.where(still, right, kernel.draw(method, right, noise[i], spread))
-        return values.at[i].set(value(drawn, i)), drawn
+        before = kernel.marginalize(method, after, left.t)
+        factor = rescaled(method, before.factor, before.h, left.h)
+        return values.at[i].set(value(drawn, i)), drawn, jnp.where(still, smoothed, factor)
 
     order = method.equation.order
     values = jnp.zeros((rows.t.shape[0], order, last.shape[-1])).at[count].set(value(last, count))
-    return jax.lax.fori_loop(0, count, body, (values, last))
+    end = rows.factor[count]
+    return jax.lax.fori_loop(0, count, body, (values, last, end))[:2]

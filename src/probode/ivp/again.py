@@ -32,7 +32,7 @@ def _again(task: Task) -> Task:
     options = task.options._replace(
         calibration=MODE, checkpoint=None, callback=None, until=None, max_num_steps=None
     )
-    options = options._replace(time_limit=None, global_rtol=None, global_atol=None)
+    options = options._replace(global_rtol=None, global_atol=None)
     return replace(task, options=options, watched=None, output=_nothing)
 
 
@@ -48,7 +48,8 @@ def _repeat(
     low, high = sorted((task.t0, float(t[-1])))
     if low == high:
         return first
-    breaks, limits = task.breakpoints, Limits.read(None, task.options.max_memory)
+    breaks = task.breakpoints
+    limits = Limits.read(task.options.time_limit, task.options.max_memory)
     inside = breaks[(breaks >= low) & (breaks <= high)]
     task = replace(task, tf=float(t[-1]), times=t, breakpoints=inside, limits=limits)
     rtol, atol = first.tolerances

@@ -55,6 +55,8 @@ from probode.programs.arithmetic import Guard
 __all__ = ["CONTROLS", "METHODS", "solve_ivp"]
 
 _NO_COUNTS = {"nfev": 0, "njev": 0, "nlu": 0}
+_WITHOUT_END = 200_000
+"""Steps towards an infinite end, unless the caller limits steps or time, or has a callback."""
 _MESSAGES = {0: Status.SUCCESS.message, 1: Status.EVENT.message}
 
 
@@ -82,7 +84,8 @@ def solve_ivp(
         ``fun(t, y, *args)`` returns ``y'``; NumPy, plain Python or JAX. With ``second_order=True``
         ``fun(t, y, v, *args)`` returns ``y''``. Or an equation such as ``probode.Implicit(fun)``.
     t_span
-        ``(t0, tf)``; ``tf`` may be infinite if a terminal event, or ``until``, ends the solve.
+        ``(t0, tf)``; ``tf`` may be infinite if a terminal event, or ``until``, ends the solve. If
+        neither does, it ends after 200 000 steps (or ``max_num_steps`` or ``time_limit``).
     y0
         Initial state, shape ``(n,)``; real or complex. Of second order ``[y0, v0]``: two numbers or
         vectors, or one array with values first and velocities after them. ``y``, ``y_std``, ``sol``
@@ -194,6 +197,17 @@ def solve_ivp(
                 "until cannot be combined with jumps, doses and events that act: leave it out."
             )
         chosen = chosen._replace(until=Pursuit(chosen.until))
+    given = (chosen.max_num_steps, chosen.time_limit, chosen.callback)
+    if np.isinf(float(t_span[1])) and given == (None, None, None):
+        limited = options | {"max_num_steps": _WITHOUT_END}
+        result = solve_ivp(*call, **limited)
+        ended = result.status < 0 and result.posterior is not None
+        if ended and result.posterior.status == Status.MAX_STEPS:
+            result.message += (
+                f" In {_WITHOUT_END} steps nothing has ended the solve, and t_span has no end: "
+                "check that the terminal event can occur, or give max_num_steps or time_limit."
+            )
+        return result
     with opened(chosen.checkpoint) as journal:
         chosen = chosen._replace(checkpoint=journal)
         if in_pieces:

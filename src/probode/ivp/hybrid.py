@@ -177,9 +177,9 @@ def _again(
         chosen = chosen._replace(control=control)
     else:
         chosen = chosen._replace(**{name: getattr(control, name) for name in names})
-    chosen = chosen._replace(checkpoint=None, callback=None, time_limit=None, max_num_steps=None)
+    chosen = chosen._replace(checkpoint=None, callback=None, max_num_steps=None)
     chosen = chosen._replace(calibration=MODE)
-    limits = Limits.read(None, chosen.max_memory)
+    limits = Limits.read(chosen.time_limit, chosen.max_memory)
     return Course(solve, chosen, start, tf, method, events, vectorized, limits).run()
 
 

@@ -34,6 +34,7 @@ from probode.model.implicit import Implicit
 from probode.posterior.hermite import Curve, horner
 from probode.posterior.paths import NodePath
 from probode.posterior.posterior import Posterior
+from probode.programs.branches import numbers_in
 from probode.programs.switches import NONE, Switches
 
 _DIP, _DIP_IN_PYTHON = 1e-2, 0.5
@@ -49,6 +50,9 @@ _MOST, _MOST_IN_PYTHON = 50, 1000
 _MOST_ROUNDS, _MOST_UNRESOLVED = 32, 2
 """Largest number of solves, each with more breakpoints (one that gets stuck at a jump shows none
 after it); and of those with more jumps than can be found."""
+_MOST_NUMBERS = 200
+"""Largest number of constants in the code of a function that are tried as times of jumps, at two
+evaluations each."""
 _SAMPLES = 2048
 """Number of samples of a function that may switch, if no error estimate has evaluated it."""
 _LEFT = 1e-3
@@ -169,6 +173,7 @@ def notice(posterior: Posterior, evaluation: Evaluation, task: Task) -> Noticed:
     places = _dips(t, _DIP_IN_PYTHON if in_python else _DIP, ended)
     switches, look = posterior.problem.switches, posterior.problem.look
     samples = switches is not None and switches.finely and not evaluation.is_residual
+    around = _around_numbers(task, t) if samples else np.zeros((0, 2))
     if len(places) == 0 and ended and not samples:
         return none
     along = _Along(posterior, evaluation, task.embedding)
@@ -184,15 +189,31 @@ def notice(posterior: Posterior, evaluation: Evaluation, task: Task) -> Noticed:
         if samples:
             rough = along.rough(task.limits) if look is None else look.rough
             jumps += along.in_time(rough[_are_away(rough, known)], task.limits)
+            met = np.union1d(known, [b for _, _, b in jumps])
+            jumps += along.in_time(around[_are_away(around, met)], task.limits)
         stays = [along.stays(*jump) for jump in jumps]
         stuck = None if ended or any(stays[-1:]) or not along.slides() else float(t[-1])
     times, of_time = np.array([b for _, _, b in jumps]), np.array(stays, bool)
     in_time, by_state = np.unique(times[of_time]), np.unique(times[~of_time])
     gap = abs(t[-1] - t[0]) / _SAMPLES if look is None else look.gap
     every = np.union1d(in_time, known)
-    unresolved = samples and len(in_time) > 0 and bool(np.min(np.diff(every), initial=np.inf) < gap)
+    every = every[_are_away(np.stack([every, every], axis=1), np.mean(around, axis=1))]
+    seen = samples and len(np.intersect1d(in_time, every)) > 0
+    unresolved = seen and bool(np.min(np.diff(every), initial=np.inf) < gap)
     resets = not isinstance(evaluation.equation, Implicit)
     return Noticed(in_time, by_state, stuck, along.evaluations, unresolved, resets)
+
+
+def _around_numbers(task: Task, t: np.ndarray) -> np.ndarray:
+    """Return intervals around the numbers in the code of a function, shape ``(N, 2)``.
+
+    A pulse ``1.0 < t < 1.001`` is shorter than the distance of any looks along the solution.
+    """
+    low, high = sorted((float(t[0]), float(t[-1])))
+    numbers = numbers_in(task.fun, task.arguments)
+    numbers = numbers[(numbers > low) & (numbers < high)][:_MOST_NUMBERS]
+    width = 8.0 * np.spacing(np.maximum(np.abs(numbers), high - low))
+    return np.stack([numbers - width, numbers + width], axis=1)
 
 
 def _are_away(intervals: np.ndarray, known: np.ndarray) -> np.ndarray:

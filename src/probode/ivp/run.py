@@ -270,7 +270,7 @@ class Task:
         if self.watched is not None and any(np.isfinite(e.terminal) for e in self.watched):
             watch = events.Watch(self.watched, method.equation, embedding.values)
         if options.until is not None:
-            along = Along.of(way.given, embedding, options, self.t0, self.tf)
+            along = Along.of(way.given, embedding, options, self.t0, self.tf, self.limits)
             watch = options.until.watch(along, method.equation, watch)
         bounds = [bound for bound in (options.max_num_steps, budget) if bound is not None]
         monitor = Monitor(self.limits, min(bounds, default=None), callback, shape, watch)

@@ -27,6 +27,8 @@ _LOOSEST_RTOL = 1e-2
 _SMALLEST_RTOL = 100 * float(np.finfo(float).eps)
 _LARGEST_CHANGE = 1e-4
 """Of the tolerances from one round to the next: no power law holds for longer."""
+_UNKNOWN_CHANGE = 0.1
+"""The same after a round whose error has no measure."""
 _EXPONENTS = (0.5, 2.0)
 """Where a fitted exponent is believed."""
 
@@ -81,14 +83,37 @@ class Target(NamedTuple):
         if pieces is not None:
             some = pieces[-1:] if self.at_end else pieces
             return max(map(self.measure, some))
+        parts = self._parts(posterior)
+        largest = float(np.max(parts))
+        return largest if np.isfinite(largest) else np.inf
+
+    def is_largest_on_bounds(self, posterior: Posterior) -> bool:
+        """Whether ``|e_i| / w_i`` is largest where a bound took the place of the steps' solution.
+
+        There the error is that of the bound, and shorter steps leave it as it is.
+        """
+        pieces: Any = getattr(posterior, "pieces", None)
+        if pieces is not None:
+            some = pieces[-1:] if self.at_end else pieces
+            return self.is_largest_on_bounds(max(some, key=self.measure))
+        held = getattr(posterior.path, "held", None)
+        constraint = None if held is None else held.constraint
+        if constraint is None or constraint.bounds is None:
+            return False
+        parts, y = self._parts(posterior), state_at(posterior)[0]
+        row, k = np.unravel_index(np.argmax(parts), parts.shape)
+        value = y[len(y) - len(parts) + row, k]
+        ends = (constraint.bounds.low, constraint.bounds.high)
+        return any(value == np.broadcast_to(np.asarray(end), parts.shape[1:])[k] for end in ends)
+
+    def _parts(self, posterior: Posterior) -> np.ndarray:
+        """``|e_i| / w_i`` at all nodes, or at the end."""
         assert posterior.calibration is not None
         error = np.abs(np.asarray(posterior.calibration.error))
         weight = self.atol + self.rtol * np.abs(state_at(posterior)[0])
         rows = slice(-1, None) if self.at_end else slice(None)
         with np.errstate(divide="ignore", invalid="ignore"):
-            parts = np.where(error[rows] == 0.0, 0.0, error[rows] / weight[rows])
-        largest = float(np.max(parts))
-        return largest if np.isfinite(largest) else np.inf
+            return np.where(error[rows] == 0.0, 0.0, error[rows] / weight[rows])
 
 
 class Round(NamedTuple):
@@ -148,12 +173,16 @@ def reach(
         if factor <= floor:
             why = "rounding level"
             break
-        if len(rounds) > 2 and measure > 0.7 * rounds[-2].measure:
+        if len(rounds) > 1 and np.isinf(measure) and np.isinf(rounds[-2].measure):
+            why = "it is relative to a solution that is zero: give global_atol as well"
+            break
+        least = 1 if target.is_largest_on_bounds(result[0]) else 2
+        if len(rounds) > least and not measure <= 0.7 * rounds[-2].measure:
             why = "a tighter tolerance no longer helps"
             break
         equation = result[0].method.equation
         exponent = _exponent(rounds, equation.lowered(result[0].solver.order))
-        change = (_AIM / measure) ** (1.0 / exponent)
+        change = (_AIM / measure) ** (1.0 / exponent) if np.isfinite(measure) else _UNKNOWN_CHANGE
         factor = max(factor * min(max(change, _LARGEST_CHANGE), 0.5), floor)
     best = min(rounds, key=lambda r: r.measure)
     trusted = _trusted(best)

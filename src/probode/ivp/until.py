@@ -5,6 +5,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from probode.base.limits import Limits
 from probode.base.precision import double_precision
 from probode.engines.fallback import Fallback
 from probode.engines.protocol import Given
@@ -21,6 +22,10 @@ _STEP = float(np.finfo(float).eps) ** (1 / 3)
 _AIMS: dict[str, Any] = {"steady": Steady, "periodic": Periodic}
 
 Watch = Callable[[Rows], int | None]
+
+
+class _OutOfTimeError(Exception):
+    """The time limit was reached between two evaluations of a look."""
 
 
 class Looking(Protocol):
@@ -51,8 +56,15 @@ class Along(NamedTuple):
     atol: Any
 
     @staticmethod
-    def of(given: Given, embedding: Embedding, options: Options, t0: float, tf: float) -> "Along":
-        """From what an engine is given."""
+    def of(
+        given: Given,
+        embedding: Embedding,
+        options: Options,
+        t0: float,
+        tf: float,
+        limits: Limits,
+    ) -> "Along":
+        """Read what an engine is given; looks that take many evaluations end with the time."""
         equation, field = given.inputs.method.equation, given.inputs.field
         exact = isinstance(given, Fallback)
         value: Callable[[float, np.ndarray], np.ndarray] = (
@@ -64,9 +76,13 @@ class Along(NamedTuple):
 
         def linearised(t: np.ndarray, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             if not isinstance(given, Fallback):
-                points = [(float(a), b) for a, b in zip(t, u, strict=True)]
-                values = np.stack([slope(*point) for point in points])
-                return values, np.stack([_differences(slope, *point) for point in points])
+                values, matrices = [], []
+                for a, b in zip(t.tolist(), u, strict=True):
+                    if limits.left <= 0.0:
+                        raise _OutOfTimeError
+                    values.append(slope(a, b))
+                    matrices.append(_differences(slope, a, b))
+                return np.stack(values), np.stack(matrices)
             f, rows = given.full_jacobians(t, u)
             m, d = u.shape[1], f.shape[1]
             above = np.broadcast_to(np.eye(m)[d:], (len(t), m - d, m))
@@ -119,7 +135,10 @@ class Pursuit:
             t, u = np.asarray(rows.t), np.asarray(equation.stacked(np.asarray(rows.mean)))
             if ended is not None:
                 t, u = t[: ended + 1], u[: ended + 1]
-            found = looking(t, u)
+            try:
+                found = looking(t, u)
+            except _OutOfTimeError:
+                return ended
             return ended if found is None else found
 
         return watch

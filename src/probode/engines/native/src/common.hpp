@@ -20,6 +20,7 @@ constexpr double kUnresolved = 1e-10;  // as UNRESOLVED in step.py
 constexpr double kFurthest = 100.0;    // as _FURTHEST in diffusion.py
 constexpr double kEpsilon = std::numeric_limits<double>::epsilon();
 constexpr double kResolved = 10.0 * kEpsilon;  // as _RESOLVED in smooth.py
+constexpr double kGrown = 2.0;  // as _GROWN in smooth.py
 
 // Memory that keeps its size from step to step.
 struct Scratch {

@@ -205,7 +205,7 @@ struct PosteriorAtTimes {
     Scratch& scratch = Scratch::mine();
     std::vector<JointCovariance> blocks(s.blocks(), JointCovariance(s, count));
     std::vector<double> mean(row(steps).mean, row(steps).mean + s.state_size());
-    std::vector<double> scale(size), change(size), memory, difference(s.state_size()), noise(d);
+    std::vector<double> scale(size), change(size), after(size), memory, difference(s.state_size()), noise(d);
     double coords[kMaxDerivatives], ratio[kMaxDerivatives];
     double* gain = room(memory, static_cast<size_t>(whole_tiles(size)) * stride);
 
@@ -227,6 +227,8 @@ struct PosteriorAtTimes {
       spread(coords, n, w, scale.data());
       powers(*left.h / h, n, ratio);
       spread(ratio, n, w, change.data());
+      powers(*right.h / h, n, ratio);
+      spread(ratio, n, w, after.data());
       predict_mean(s, left.mean, d, coords, difference.data());
       for (int j = 0; j < n; ++j)
         for (int a = 0; a < d; ++a) {
@@ -244,6 +246,7 @@ struct PosteriorAtTimes {
       if (s.structure == kIsotropic) noise[0] = larger(right.scale[0], rounding);
       for (int b = 0; b < s.blocks(); ++b) {
         const BlockKernel kernel = backward_block(n, w, left.factor + b * s.block_triangle(), change.data(),
+                                                  right.factor + b * s.block_triangle(), after.data(),
                                                   noise.data() + b * w, s, scratch, gain);
         blocks[b].back(kernel, scale.data(), k);
         const int across_block = s.structure == kIsotropic ? d : w;

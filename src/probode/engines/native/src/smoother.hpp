@@ -34,7 +34,7 @@ struct BlockKernel {
 //
 // R22 need not be triangular: it goes into another decomposition.
 template <int fixed_width>
-BlockKernel backward_block(int n, int width, const double* factor, const double* change,
+BlockKernel regress_block(int n, int width, const double* factor, const double* change,
                                   const double* scale, const Settings& s, Scratch& scratch,
                                   double* gain) {
   const int w = fixed_width ? fixed_width : width;
@@ -192,16 +192,51 @@ inline void marginalize_block(int size, const BlockKernel& kernel, const double*
   }
 }
 
-inline BlockKernel backward_block(int n, int width, const double* factor, const double* change,
-                                  const double* scale, const Settings& s, Scratch& scratch,
-                                  double* gain) {
-  switch (width) {
-    case 1: return backward_block<1>(n, width, factor, change, scale, s, scratch, gain);
-    case 2: return backward_block<2>(n, width, factor, change, scale, s, scratch, gain);
-    case 3: return backward_block<3>(n, width, factor, change, scale, s, scratch, gain);
-    case 4: return backward_block<4>(n, width, factor, change, scale, s, scratch, gain);
-    default: return backward_block<0>(n, width, factor, change, scale, s, scratch, gain);
+// Whether a standard deviation is larger after a step back than before it, which is rounding: see `smooth.py`.
+inline bool grown(int size, const BlockKernel& kernel, const double* factor, const double* change,
+                  const double* after, const double* change_after) {
+  const int stride = row_length(size);
+  thread_local std::vector<double> memory;
+  double* weights = room(memory, static_cast<size_t>(2 * size) + 2 * stride);
+  double *squares = weights + size, *before = squares + size, *pulled = before + stride;
+  std::fill(squares, squares + size, 0.0);
+  std::fill(before, before + size, 0.0);
+  for (int r = 0; r < size; ++r) {
+    const double *row = triangle_row(factor, size, r), *next = triangle_row(after, size, r);
+    for (int c = r; c < size; ++c) before[c] += square(row[c] * change[c]);
+    const int first = first_nonzero(next, size, r);
+    if (first == size) continue;
+    for (int e = first; e < size; ++e) weights[e] = next[e] * change_after[e];
+    combine(pulled, nullptr, weights + first, kernel.gain_transposed + static_cast<long>(first) * stride, stride,
+            size - first, stride);
+    for (int c = 0; c < size; ++c) squares[c] += square(pulled[c]);
   }
+  for (int r = 0; r < kernel.rest_rows; ++r)
+    for (int c = 0; c < size; ++c) squares[c] += square(kernel.rest[static_cast<long>(r) * kernel.rest_length + c]);
+  for (int c = 0; c < size; ++c)
+    if (squares[c] > square(kGrown) * before[c]) return true;
+  return false;
+}
+
+// The kernel back from a state with the factor `after` (`change_after` rescales its columns).
+inline BlockKernel backward_block(int n, int width, const double* factor, const double* change, const double* after,
+                                  const double* change_after, const double* scale, const Settings& s,
+                                  Scratch& scratch, double* gain) {
+  const auto regress = width == 1   ? regress_block<1>
+                       : width == 2 ? regress_block<2>
+                       : width == 3 ? regress_block<3>
+                       : width == 4 ? regress_block<4>
+                                    : regress_block<0>;
+  const BlockKernel kernel = regress(n, width, factor, change, scale, s, scratch, gain);
+  const int size = n * width, stride = row_length(size);
+  if (!grown(size, kernel, factor, change, after, change_after)) return kernel;
+  // x does not depend on x⁺: no gain, and the factor as it is.
+  double* rest = room(scratch.stack, static_cast<size_t>(size) * stride);
+  std::fill(gain, gain + static_cast<long>(size) * stride, 0.0);
+  std::fill(rest, rest + static_cast<long>(size) * stride, 0.0);
+  for (int r = 0; r < size; ++r)
+    for (int c = r; c < size; ++c) rest[static_cast<long>(r) * stride + c] = triangle_row(factor, size, r)[c] * change[c];
+  return {gain, rest, size, stride};
 }
 
 // Smooth a block of the row `left` (filtered), given the next one smoothed. `whitened` goes from row to row.
@@ -265,7 +300,8 @@ inline void smooth_block(const Settings& s, int block, const Row& left, const Ro
                        out.factor, pulled))
       return move(pulled);
   }
-  const BlockKernel kernel = backward_block(n, w, left.factor + offset, change, scale, s, scratch, gain);
+  const BlockKernel kernel = backward_block(n, w, left.factor + offset, change, right.factor + offset, after,
+                                            scale, s, scratch, gain);
   marginalize_block(size, kernel, right.factor + offset, after, back, scratch, out.factor + offset);
   if (s.structure != kIsotropic) {
     double* pulled = room(scratch.vectors, stride);
