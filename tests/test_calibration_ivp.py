@@ -222,3 +222,41 @@ def test_a_model_with_wrong_proportions_does_not_widen_the_others():
         lambda t, y: rotation @ y, (0, 20), [1.0, 0.0], method=DiagonalEK1(3), rtol=1e-4, atol=1e-7
     )
     assert np.all(result.y_std < 0.1)
+
+
+# Components at rest ------------------------------------------------------------------------------
+
+
+def density(t, y):
+    """A density matrix under a Hamiltonian, with decay: real on the diagonal, but for rounding."""
+    rho, hamiltonian = y.reshape(2, 2), np.array([[1.0, 0.3 - 0.7j], [0.3 + 0.7j, -0.4]])
+    down = np.array([[0.0, 1.0], [0.0, 0.0]])
+    loss = down.T @ down @ rho + rho @ down.T @ down
+    return (-1j * (hamiltonian @ rho - rho @ hamiltonian) + down @ rho @ down.T - loss / 2).ravel()
+
+
+def circling(t, y):
+    """A circle, with what is zero to rounding, zero to errors of steps, and one to rounding."""
+    nothing = 0.1 * y[0] + 0.2 * y[0] - 0.3 * y[0]
+    return np.array([y[1], -y[0], nothing, y[0] ** 2 + y[1] ** 2 - 1.0, nothing])
+
+
+AT_REST = {
+    "density matrix": (density, np.array([0.0, 0.0, 0.0, 1.0 + 0j])),
+    "circle": (circling, np.array([1.0, 0.0, 0.0, 0.0, 1.0])),
+}
+
+
+@pytest.mark.parametrize("rtol", [1e-3, 1e-6])
+@pytest.mark.parametrize("method", ["EK0", "EK1"])
+@pytest.mark.parametrize(("fun", "y0"), AT_REST.values(), ids=AT_REST)
+def test_a_component_at_rest_does_not_speak_against_the_error_bars(fun, y0, method, rtol):
+    result = solve_ivp(fun, (0, 10), y0, method, rtol=rtol, atol=1e-3 * rtol)
+    assert result.posterior.diagnose().flags == ()
+    assert result.posterior.diagnose().largest_error < 10 * rtol
+
+
+def test_a_phase_that_is_lost_still_speaks_against_them():
+    """With ``atol`` far above the solution errors are as large as what it does."""
+    result = solve_ivp(lambda t, y: [3 * y[1], -3 * y[0]], (0, 20), [1e-9, 0.0])
+    assert "size" in result.posterior.diagnose().flags

@@ -19,6 +19,7 @@ from only_python import number
 from probode import Checkpoint, SecondOrder, SparseEK1, solve_ivp
 from probode.base import durable
 from probode.engines import journal, kept, native
+from probode.ivp import noticed
 
 SPAN, Y0 = (0.0, 12.0), [2.0, 0.0]
 FORMS = ["run", "run.npz"]
@@ -173,7 +174,8 @@ def test_what_is_done_is_not_done_again(tmp_path, form):
     calls.clear()
     again = solve_ivp(counts, SPAN, Y0, **options)
     np.testing.assert_array_equal(again.y, first.y)
-    assert len(calls) < 0.2 * took  # to get to know it, and to start
+    looks = noticed._SAMPLES  # a search for jumps, which is made in both
+    assert len(calls) - looks < 0.2 * (took - looks)  # to get to know it, and to start
 
 
 def test_a_limit_of_time_is_where_the_next_call_goes_on(tmp_path):
@@ -333,7 +335,7 @@ def traced(t, y):
     return np.array([y[1], -np.sin(y[0])])
 
 def driven(t, y):
-    return [y[1], -float(np.sin(y[0]))] if number(y[0]) < 9.0 else [0.0, 0.0]
+    return [y[1], -float(np.sin(y[0]))] if float(str(y[0])) < 9.0 else [0.0, 0.0]
 
 for i, (fun, method) in enumerate([(traced, "EK1"), (driven, "EK0"), (traced, SparseEK1())]):
     found = solve_ivp(fun, (0.0, 2.0), [1.0, 0.0], method, checkpoint=f"{sys.argv[1]}/{i}")

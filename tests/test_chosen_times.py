@@ -8,6 +8,7 @@ import pytest
 from probode import solve_ivp
 from probode.engines import kept, native
 from probode.posterior import export
+from probode.posterior.chosen import ChosenPath
 
 Y0 = np.array([2.0, 0.0])
 
@@ -49,6 +50,31 @@ def test_values_are_those_of_a_solve_that_keeps_everything(from_the_first_chunk,
     np.testing.assert_allclose(chosen.posterior.global_error(), error, rtol=1e-4, atol=1e-12)
     assert chosen.posterior.diagnose().flags == whole.posterior.diagnose().flags
     assert chosen.nfev == whole.nfev
+
+
+@pytest.mark.parametrize("calibration", ["defect", "model"])
+def test_of_second_order_values_and_velocities_are_kept(from_the_first_chunk, calibration):
+    def spring(t, y, v):
+        return -y - 0.1 * v
+
+    problem = (spring, (0.0, 20.0), [[1.0], [0.0]])
+    options = {"second_order": True, "rtol": 1e-8, "atol": 1e-10, "calibration": calibration}
+    whole = solve_ivp(*problem, t_eval=TIMES, dense_output=True, **options)
+    chosen = solve_ivp(*problem, t_eval=TIMES, **options)
+    assert isinstance(chosen.posterior.path, ChosenPath)
+    np.testing.assert_allclose(chosen.y, whole.y, atol=1e-9)
+    np.testing.assert_allclose(chosen.y_std, whole.y_std, rtol=1e-3)
+    np.testing.assert_allclose(chosen.y_cov[-1], whole.y_cov[-1], rtol=1e-3, atol=1e-20)
+
+
+@pytest.mark.parametrize("calibration", ["defect", "model"])
+def test_of_the_steps_no_more_is_kept_than_is_needed(from_the_first_chunk, calibration):
+    """Without a calibration their times; with one, four of six derivatives; no view of all rows."""
+    result = solve_ivp(van_der_pol, (0.0, 20.0), Y0, t_eval=TIMES, calibration=calibration)
+    trail, steps = result.posterior.path.trail, int(result.posterior.stats.accepted)
+    assert len(trail.t) == steps + 1 and trail.t.base is None
+    numbers = trail.mean.size + trail.std.size
+    assert numbers <= (10 * (steps + 1) if calibration == "defect" else steps)
 
 
 @pytest.mark.parametrize("times", [[20.0], [0.0, 20.0], [7.3], np.linspace(20.0, 0.0, 9)])
@@ -97,3 +123,12 @@ def test_a_large_solve_fits_where_all_of_its_steps_do_not(monkeypatch):
     options = {"rtol": 1e-10, "max_memory": 16 * 2**20, "t_eval": [50.0], "max_step": 0.05}
     assert not solve_ivp(*problem, **options, dense_output=True).success
     assert solve_ivp(*problem, **options).success
+
+
+def test_a_checkpoint_keeps_all_steps_and_is_smoothed_in_one_piece(from_the_first_chunk, tmp_path):
+    """Bit by bit as a solve that keeps everything; not as one that is smoothed in pieces."""
+    problem, options = (van_der_pol, (0.0, 20.0), Y0), {"t_eval": TIMES}
+    stored = solve_ivp(*problem, **options, checkpoint=tmp_path / "run")
+    whole = solve_ivp(*problem, **options, dense_output=True)
+    np.testing.assert_array_equal(stored.y, whole.y)
+    np.testing.assert_array_equal(stored.y_std, whole.y_std)

@@ -1,4 +1,4 @@
-"""Derivatives of a solve are those of differences, forward and in reverse."""
+"""With ``differentiate="all"`` derivatives are those of differences, forward and in reverse."""
 
 import functools
 
@@ -29,7 +29,7 @@ DIRECTION = np.array([0.5, -1.0, 0.25, 0.75])
 
 def values(x, **options):
     """Means and standard deviations as a function of ``y0`` and ``args``."""
-    posterior = solve(x[:2], x[2:], **options)
+    posterior = solve(x[:2], x[2:], differentiate="all", **options)
     # Standard deviations at the start are zero, whatever the parameters are.
     return posterior.mean[1:], posterior.std[1:]
 
@@ -159,7 +159,7 @@ def test_forward_mode_works_with_the_switch_off():
 )
 def test_second_derivatives_are_refused_rather_than_wrong(name, second):
     def final(x):
-        return getattr(solve(x[:2], x[2:], grid=GRID), name)[-1].sum()
+        return getattr(solve(x[:2], x[2:], grid=GRID, differentiate="all"), name)[-1].sum()
 
     with (
         jax.enable_x64(True),

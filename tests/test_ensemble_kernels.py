@@ -200,7 +200,8 @@ def test_what_calibrated_bars_cost_without_kernels_is_said(monkeypatch, caplog):
     monkeypatch.setattr(engines, "_kernels_lack", lambda *_: "a way to run on this device")
     monkeypatch.setattr(engines, "first_time", lambda *_: True)
     settings = replace(settings, engine="auto", calibration="defect")
-    chosen = engines.choose(lotka_volterra, some, settings, None, count=100_000)
+    field = engines.bind_member(lotka_volterra, some, settings, 0)
+    chosen = engines.choose(lotka_volterra, some, settings, field, count=100_000)
     assert chosen.engine == "vmapped" and 'calibration="model"' in caplog.text
 
 

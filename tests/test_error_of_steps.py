@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from compiling import jit_once
 from only_python import number
 from scipy.integrate import solve_ivp as scipy_solve_ivp
 
@@ -283,10 +282,11 @@ def test_derivatives_match_finite_differences():
     """
     grid, solver = jnp.linspace(0.0, 0.1, 21), EK1(4, "fixed", error="correction")
 
-    @jit_once
+    @jax.jit
     def final(u):
         start = jnp.stack([1.3 + u, 0.5])
-        found = solve(coupled, (0.0, 0.1), start, solver=solver, grid=grid, smooth=False)
+        options = {"solver": solver, "grid": grid, "smooth": False, "differentiate": "all"}
+        found = solve(coupled, (0.0, 0.1), start, **options)
         return jnp.concatenate([found.mean[-1], found.std[-1]])
 
     with jax.enable_x64(True):

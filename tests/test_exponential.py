@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from compiling import jit_once
+from only_python import number
 from scipy.integrate import solve_ivp as scipy_solve_ivp
 from scipy.linalg import expm
 
@@ -207,9 +208,8 @@ def test_derivatives_by_the_rate(rate: np.ndarray) -> None:
     grid = np.linspace(0.0, 0.5, 4)
 
     def end(rate):
-        posterior = probode.solve(
-            forced, (0.0, 0.5), START, solver=EK1(IOUP(2, rate)), grid=grid, smooth=False
-        )
+        options = {"grid": grid, "smooth": False, "differentiate": "all"}
+        posterior = probode.solve(forced, (0.0, 0.5), START, solver=EK1(IOUP(2, rate)), **options)
         return posterior.mean[-1, 0] + posterior.std[-1, 0]
 
     step = 1e-5 * np.ones_like(rate)
@@ -313,7 +313,7 @@ def test_steps_across_a_switch_start_with_a_new_drift() -> None:
 
 
 def by_python(t: float, y: np.ndarray) -> list[float]:
-    first, second = (float(value) for value in y)
+    first, second = (number(value) for value in y)
     return [
         -first + 2.0 * second + float(np.sin(t)),
         0.5 * first - 50.0 * second + 0.1 * first**2,

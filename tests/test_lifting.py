@@ -213,13 +213,13 @@ NUMBERS = (1.0, 1.3, 0.7, 2.0)
 def traces(monkeypatch):
     """A list that grows by one with every trace."""
     found = []
-    make = probode.ivp.function.make_traceable
+    make = probode.ivp.function.traceable_or_why
 
     def counted(*args, **kwargs):
         found.append(args)
         return make(*args, **kwargs)
 
-    monkeypatch.setattr(probode.ivp.function, "make_traceable", counted)
+    monkeypatch.setattr(probode.ivp.function, "traceable_or_why", counted)
     return found
 
 
@@ -302,9 +302,9 @@ def test_an_exponent_that_changes_later_becomes_an_input(traces, monkeypatch):
 
 def test_a_function_whose_numbers_steer_is_not_tried_again(traces):
     for k in (*NUMBERS[:2], 1.4):
-        solved(branching(k))
+        solved(formatted(k))
     before = len(traces)
-    solved(branching(1.6))
+    solved(formatted(1.6))
     assert len(traces) == before + 1
 
 

@@ -162,8 +162,8 @@ def test_derivatives_by_the_length_scale() -> None:
 
     def end(lengthscale):
         solver = EK1(Matern(2, lengthscale))
-        posterior = probode.solve(lambda t, y: -(y**2), (0.0, 2.0), 1.0, solver=solver, grid=grid)
-        return posterior.mean[-1]
+        options = {"solver": solver, "grid": grid, "differentiate": "all"}
+        return probode.solve(lambda t, y: -(y**2), (0.0, 2.0), 1.0, **options).mean[-1]
 
     step = 1e-5
     with jax.enable_x64(True):

@@ -21,7 +21,7 @@ SPAN = (0.0, 1.0)
 
 def with_a_branch(t, y):
     """Only Python can evaluate it."""
-    return [-y[0] if y[0] > 0.5 else -0.5]
+    return [-y[0] if float(str(y[0])) > 0.5 else -0.5]
 
 
 def decay(t, y, a):

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -74,6 +75,29 @@ def test_what_arviz_gets(drawn):
     np.testing.assert_allclose(each.sum("u_dim_0"), expected, atol=1e-6)
     assert {"lp", "n_steps", "tree_depth", "energy", "step_size"} <= set(stats)
     np.testing.assert_array_equal(drawn.observed_data["u"].values[:, 0], VALUES)
+
+
+@pytest.mark.slow  # `test_fit.py` has the terms that are kept; this is the way there
+def test_data_with_a_flag_are_sampled_too():
+    """The flag says that a value is a limit; none of them is one."""
+
+    def density(u, y):
+        below = jax.scipy.stats.norm.logcdf(u[0], y, 0.1)
+        return jnp.where(u[1] > 0.0, below, jax.scipy.stats.norm.logpdf(u[0], y, 0.1))
+
+    made = fit(
+        line,
+        (TIMES, np.stack([VALUES, np.zeros(9)], axis=1)),
+        {"slope": 0.5, "level": 0.5},
+        y0=lambda p: p.level,
+        log_density=density,
+        method="plain",
+        solver=EK0(1),
+        control=PIControl(1e-2, 1e-2),
+    )
+    drawn = made.sample(25, warmup=25, chains=1)
+    kept = drawn.log_likelihood["u"].values[0].sum(axis=-1)
+    np.testing.assert_allclose(kept, drawn.sample_stats["total_log_likelihood"].values[0])
 
 
 def test_the_same_seed_gives_the_same_draws(found, drawn):

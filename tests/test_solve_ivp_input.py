@@ -107,7 +107,7 @@ WRONG = {
 @FUNCTIONS
 @pytest.mark.parametrize("jac", WRONG.values(), ids=WRONG)
 def test_a_jacobian_that_is_not_the_derivative_is_left_out(fun, jac):
-    with pytest.warns(UserWarning, match=r"`jac` is not the derivative.*takes? its place"):
+    with pytest.warns(UserWarning, match=r"`jac` is not the derivative.*(is|are) used instead"):
         result = solve(fun, jac=jac)
     assert "`jac` is not the derivative" in result.message
     np.testing.assert_array_equal(result.y, solve(fun).y)
@@ -132,7 +132,7 @@ def test_a_term_of_a_jacobian_that_vanishes_at_the_start_is_compared_too(fun):
 
 @pytest.mark.parametrize("fun", [linear, linear_in_python], ids=["traced", "python"])
 def test_a_wrong_jacobian_of_a_large_system_is_left_out(fun):
-    with pytest.warns(UserWarning, match="takes? its place"):
+    with pytest.warns(UserWarning, match="(is|are) used instead"):
         result = solve_ivp(fun, (0, 0.5), START, "SparseEK1", jac=-MATRIX)
     np.testing.assert_array_equal(result.y, solve_ivp(fun, (0, 0.5), START, "SparseEK1").y)
 
@@ -141,7 +141,7 @@ def test_a_wrong_jacobian_of_the_classes_for_scipy_is_left_out():
     def run(**options):
         return scipy.integrate.solve_ivp(linear, (0, 0.5), START, probode.scipy.EK1, **options)
 
-    with pytest.warns(UserWarning, match="takes? its place"):
+    with pytest.warns(UserWarning, match="(is|are) used instead"):
         result = run(jac=-MATRIX)
     np.testing.assert_array_equal(result.y, run().y)
 
@@ -243,3 +243,28 @@ def test_a_function_of_numpy_in_solve_is_told_what_to_do():
     with pytest.raises(jax.errors.TracerArrayConversionError) as caught:
         probode.solve(lambda t, y: np.sin(y), (0, 1), 1.0)
     assert any("solve_ivp takes NumPy functions" in note for note in caught.value.__notes__)
+
+
+EMPTY = {
+    "real": ([1.0, 2.0], {}),
+    "complex": ([1.0 + 0j, 2.0], {}),
+    "invariant": ([1.0, 2.0], {"invariants": lambda t, y: y[1] - 2 * y[0]}),
+    "bounds": ([1.0, 2.0], {"bounds": (0, np.inf)}),
+    "large": ([1.0, 2.0], {"method": "SparseEK1"}),
+    "large and complex": ([1.0 + 0j, 2.0], {"method": "SparseEK1"}),
+    "jump": ([1.0, 2.0], {"jumps": [(0.5, lambda t, y: 2 * y)]}),
+}
+
+
+@pytest.mark.parametrize(("y0", "options"), EMPTY.values(), ids=EMPTY)
+@pytest.mark.parametrize("dense_output", [True, False])
+def test_no_times_have_no_values(y0, options, dense_output):
+    result = solve_ivp(lambda t, y: -y, (0, 1), y0, t_eval=[], dense_output=dense_output, **options)
+    assert np.size(result.y) == np.size(result.y_std) == 0
+    assert result.y_cov.shape == (0, 2, 2)
+    if dense_output:
+        none = np.array([])
+        assert result.sol(none).shape == result.sol.std(none).shape == (2, 0)
+        assert result.sol.cov(none).shape == (0, 2, 2)
+        if options.get("method") != "SparseEK1":
+            assert result.sol.sample(3, t=none).shape == (3, 2, 0)

@@ -55,7 +55,7 @@ def test_every_word_of_a_row_is_known(name):
     traits = {"linear", "bilinear", "compares", "levels", "bends", "logical", "singular", "exact"}
     words = TABLE[name].words - {"-"}
     assert len(words & kinds) == 1
-    assert words <= kinds | traits | {"each", "flat", "rules", "optional"}
+    assert words <= kinds | traits | {"each", "flat", "picks", "rules", "optional"}
 
 
 X = np.arange(24.0).reshape(4, 1, 6) % 7.0 - 2.0

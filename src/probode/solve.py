@@ -1,9 +1,9 @@
 """``solve``: the JAX-native front door."""
 
-import dataclasses
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,20 +12,20 @@ from jaxtyping import Array
 
 from probode.base.blas import one_blas_thread
 from probode.base.errors import check_choice
+from probode.base.in_double import failure, in_double
 from probode.base.limits import Limits, in_words
 from probode.base.precision import double_precision, inside_trace, is_traced, on_host
-from probode.base.status import Status
 from probode.base.waiting import doing
 from probode.engines import saved_from_rows
 from probode.engines.choice import engine_for, name_in_trace
 from probode.engines.fallback import Fallback, may_lack_derivatives, value_at
-from probode.engines.in_jax import smooth_saved, solve_saving
+from probode.engines.in_jax import JAX, smooth_saved, solve_saving
 from probode.engines.kept import refuse_what_cannot_fit, state_bytes, working_bytes
 from probode.engines.monitor import Monitor, Progress
 from probode.engines.protocol import Engine, Inputs
-from probode.filter import loop, saving, smooth
+from probode.filter import loop, saving
 from probode.filter.control import Control, PControl, PIControl
-from probode.filter.crossing import across_switches
+from probode.filter.crossing import across_switches, stopping_at_switches
 from probode.filter.given import (
     break_times,
     check_limits,
@@ -34,21 +34,21 @@ from probode.filter.given import (
     save_times,
     span,
     step_control,
-    stops_at,
 )
 from probode.filter.restart import NO_RESTARTS, Restarts
 from probode.filter.smooth import Marginals
-from probode.filter.solvers import EK1, Solver, SparseEK1, with_start
+from probode.filter.solvers import EK1, Solver, SparseEK1, for_function, with_start
 from probode.filter.step import Method
 from probode.global_error.beside import Beside
 from probode.global_error.schemes import MODES, scheme_for
 from probode.model.equation import FirstOrder, as_equation, check_equation
 from probode.model.implicit import Implicit
-from probode.model.invariant import check_start, read_bounds
+from probode.model.invariant import Constraint, check_start, read_bounds
 from probode.posterior import large
 from probode.posterior.again import MODE, tightened
 from probode.posterior.finish import calibrated, run_and_finish
 from probode.posterior.held import constraint_for, type_of
+from probode.posterior.in_trace import TraceOptions, solve_in_trace
 from probode.posterior.paths import NodePath, Path, SavedPath
 from probode.posterior.posterior import Posterior, Problem, Stats
 from probode.programs.field import bind
@@ -77,6 +77,8 @@ def solve(
     invariants: Any = None,
     bounds: Any = None,
     breakpoints: Any = None,
+    throw: bool = False,
+    differentiate: str = "mean",
 ) -> Posterior:
     """Solve ``y' = f(t, y)``, ``y(t0) = y0`` (or another equation); return a posterior over ``y``.
 
@@ -112,14 +114,12 @@ def solve(
         proportional to their number, not to the number of steps; ``save_at=t1`` keeps the final
         state only. With ``save_at`` or ``grid``, ``solve`` runs inside ``jit``, ``vmap``, ``grad``.
     max_steps
-        Bound for the number of attempted steps. Inside a trace it also makes an adaptive solve
-        differentiable in reverse mode (which needs JAX's 64-bit mode: the backward pass runs after
-        ``solve`` has returned, outside its scope of double precision).
+        Bound for the number of attempted steps.
     jac
         ``(t, y, *args) -> (d, d)`` (for ``DiagonalEK1`` also the diagonal ``(d,)``, for
         ``SparseEK1`` a sparse matrix of SciPy's), or a constant matrix; by default automatic
         differentiation. Outside a trace it is compared with the exact derivative near the start,
-        which takes its place, with a warning, if they differ.
+        which is used instead, with a warning, if they differ.
     calibration
         ``"model"``: standard deviations of the model. ``"defect"`` (default of ``solve_ivp``) or
         ``"defect-fast"``: of the size of the global error, see :meth:`Posterior.calibrate` (which
@@ -145,13 +145,26 @@ def solve(
     breakpoints
         Times at which ``f`` or its derivatives jump, increasing and within ``t_span``; or inputs of
         :mod:`probode.inputs`, whose times outside of it are left out (those among ``args`` are
-        known). Steps end there, and the derivatives of the solution are found anew (inside a trace,
-        and of an implicit equation, steps only end there), see ``docs/hybrid.md``.
+        known). Steps end there, and the derivatives of the solution are found anew (of an implicit
+        equation steps only end there), see ``docs/hybrid.md``. Inside a trace they may be traced.
+    throw
+        Whether to raise a ``RuntimeError`` if the solve fails, instead of returning the part that
+        was solved, with a ``status``. Inside a trace the error is raised when the program runs; its
+        class is JAX's, and it names the member of a batch. Without ``throw``, values that were not
+        reached are NaN inside a trace, and so are losses and gradients: see ``success``.
+    differentiate
+        Results that have derivatives inside ``grad``, ``jvp`` and the like. ``"mean"``: means (and
+        samples, as far as they move with them), by everything that the solution depends on: ``y0``,
+        ``args``, ``t_span``, ``save_at``, ``breakpoints``. Steps, gains and covariances are held
+        fixed, so derivatives of standard deviations, of the evidence, and by parameters of the
+        solver are zero. ``"all"``: every number that is computed, at the steps taken. That costs
+        several times as much, and is for problems that are not stiff: along stiff solutions
+        derivatives of gains, and with them those of means, may grow by many orders of magnitude.
 
     Returns
     -------
     Posterior
-        Always, also when the end was not reached: see ``status`` and ``message``.
+        Also when the end was not reached, unless ``throw``: see ``status`` and ``message``.
 
     Examples
     --------
@@ -163,7 +176,9 @@ def solve(
     if not isinstance(solver, Solver):
         raise TypeError(f"solver must be EK0(...), EK1(...) or SparseEK1(...), got {solver!r}.")
     check_choice("calibration", calibration, ("model", *MODES))
+    check_choice("differentiate", differentiate, ("mean", "all"))
     limits = Limits.read(time_limit, max_memory)
+    whole_numbers = jnp.result_type(int)  # of the user: 32 bits, if the switch is off
     max_steps = check_limits(max_steps, callback)
     smooth = smooth and solver.smooths
     given_y0, given_jac = y0, jac
@@ -180,7 +195,7 @@ def solve(
         box = None if bounds is None else read_bounds(bounds, y0 if equation.reads == 1 else y0[0])
         if box is not None:
             assert equation.function is not None
-            equation = dataclasses.replace(equation, function=box.around(equation.function))
+            equation = replace(equation, function=box.around(equation.function))
             jac = box.around(jac) if callable(jac) else jac
         refuse_what_cannot_fit(solver.order, int(np.size(y0)) // equation.order, limits)
         grid = None if grid is None else grid_times(grid, t0, t1)
@@ -188,6 +203,7 @@ def solve(
         diagonal = solver.jacobian == "diagonal"
         function, jac = equation.traced(jac)
         field = bind(function, t0, y0, args, jac, diagonal=diagonal, reads=equation.reads)
+        solver = for_function(solver, field, t0, y0.reshape(-1))
         given_shape = (equation.order, *shape) if equation.order > 1 else shape
         steps = step_control(
             control, grid, step, t0, given_shape, equation, solver.prior.longest_step
@@ -210,20 +226,21 @@ def solve(
         found, restarts = None, NO_RESTARTS
         if not traced:
             found = switches(field, float(t0), float(t1)).joined(breaks, float(t0), float(t1))
-        stops = breaks if found is None else found.times
-        if isinstance(steps, PControl) and implicit and len(stops):
-            steps = steps.with_stops(stops_at(stops, t0, t1), t1)
-        elif isinstance(steps, PControl) and traced and not implicit:
+        if isinstance(steps, PControl) and implicit:
+            steps = stopping_at_switches(steps, field, breaks, t0, t1)
+        elif isinstance(steps, PControl) and traced:
             steps = across_switches(steps, field, breaks, t0, t1, solver.initialization)
         if traced and may_lack_derivatives(field):
             field = field.guard()  # nothing can be done about it later
+        if traced and differentiate == "mean":
+            method = method.with_frozen_gains()
         if traced:  # an index that is not known yet looks into JAX's arrays only
             data = jax.tree.map(jnp.asarray, (field, steps, t0, t1, flat, times, grid))
             field, steps, t0, t1, flat, times, grid = data
         inputs = Inputs(method, solver.initialization, field, steps, t0, t1, flat)
         if found is not None and isinstance(steps, PControl) and not implicit:
-            start = partial(value_at, field, flat)
-            restarts = Restarts.around(found, float(t0), float(t1), start)
+            value_there = partial(value_at, field, flat)
+            restarts = Restarts.around(found, float(t0), float(t1), value_there)
         given = Fallback(inputs, restarts)
         if asked is not None:
             large.equip(given, solver, calibration, asked, times, traced)
@@ -249,52 +266,62 @@ def solve(
         def finish(path: Path, final: loop.Solve, status: Any, limits: Limits) -> Posterior:
             known = given.inputs
             extra = loop.start_evaluations(known.initialization, steps, solver.order)
-            extra *= 1 + (0 if traced else restarts.passed(final.state.t))
+            extra *= 1 + restarts.passed(final.state.t)
             begun = with_start(solver, known.initialization)
-            name = engine.name if not traced else name_in_trace(engine)
+            name = engine.name
             made = build_posterior(begun, method, shape, steps, path, final, status, extra, name)
-            if not traced:  # the vector field would be carried out of a trace, with its constants
-                call = partial(
-                    solve,
-                    vector_field,
-                    args=args,
-                    solver=solver,
-                    smooth=smooth,
-                    jac=given_jac,
-                    calibration=MODE,
-                    max_memory=max_memory,
-                    invariants=invariants,
-                    bounds=bounds,
-                )
-                copied = jax.tree.map(np.array, given_y0)
-                repeat = partial(
-                    _solved_again, call, control, float(t0), copied, np.asarray(breaks)
-                )
-                problem = Problem(known.field, tuple(given.notes), found, repeat=repeat)
-                made = dataclasses.replace(made, problem=problem)
+            call = partial(
+                solve,
+                vector_field,
+                args=args,
+                solver=solver,
+                smooth=smooth,
+                jac=given_jac,
+                calibration=MODE,
+                max_memory=max_memory,
+                invariants=invariants,
+                bounds=bounds,
+            )
+            copied = jax.tree.map(np.array, given_y0)
+            repeat = partial(_solved_again, call, control, float(t0), copied, np.asarray(breaks))
+            problem = Problem(known.field, tuple(given.notes), found, repeat=repeat)
+            made = replace(made, problem=problem)
             if asked is not None:
                 return large.calibrated(made, given, calibration)
             return calibrated(made, known.field, calibration, limits)
 
         if traced:
-            path, final, status = _solve_traced(
-                engine, inputs, times, wanted, grid, smooth, max_steps, beside
-            )
-            return finish(path.held_to(method, held), final, status, limits)
+            begins = solver.initialization
+            options = TraceOptions(engine, begins, wanted, smooth, max_steps, beside)
+            extra = loop.start_evaluations(begins, steps, solver.order)
+            made = _Made(options, shape, extra, name_in_trace(engine), calibration, whole_numbers)
+            given_data = solver, method, tuple(inputs[2:]), times, grid, held
+            differentiated = None if engine is JAX else _made_in_jax
+            return in_double(
+                _made_in_trace, made, *given_data, differentiated=differentiated, throw=throw
+            )[1]
         monitor = Monitor(limits, max_steps, callback, shape)
         if times is not None:
             _check_saved_memory(method, len(times), smooth, limits)
             if asked is not None:
-                path, final, status = large.saved_path(given, times, monitor)
+                saved: tuple[Path, loop.Solve, Any] = large.saved_path(given, times, monitor)
             else:
                 saved = _solve_saving(engine, given, times, wanted, smooth, monitor, beside)
-                path, final, status = saved
-            return finish(path.held_to(method, held), final, status, limits)
+            path, final, status = saved
+            posterior = finish(path.held_to(method, held), final, status, limits)
+            return _unless_failed(posterior) if throw else posterior
         monitor = monitor.bounded(method, smooth, calibration != "model")
         run = partial(engine.run, given)
-        posterior = run_and_finish(run, smooth, monitor, finish, constraint=held)
-        assert posterior is not None
-        return posterior
+        found_all = run_and_finish(run, smooth, monitor, finish, constraint=held)
+        assert found_all is not None
+        return _unless_failed(found_all) if throw else found_all
+
+
+def _unless_failed(posterior: Posterior) -> Posterior:
+    """Return the posterior; raise if the solve has failed."""
+    if posterior.status < 0:
+        raise RuntimeError(failure(posterior.status, posterior.message))
+    return posterior
 
 
 def build_posterior(
@@ -396,42 +423,46 @@ def _solve_saving(
     return SavedPath(saved, marginals, kept), final, np.asarray(status.value)
 
 
-def _solve_traced(
-    engine: Engine,
-    inputs: Inputs,
+class _Made(NamedTuple):
+    """Properties of a posterior inside a trace that its compiled program is made for."""
+
+    options: TraceOptions
+    shape: tuple[int, ...]
+    extra: int
+    engine: str
+    calibration: str
+    whole_numbers: Any
+    """Type of integers in the result: JAX's default outside of our scope of double precision."""
+
+
+def _made_in_trace(
+    made: _Made,
+    solver: Solver,
+    method: Method,
+    data: tuple[Any, ...],
     times: Array | None,
-    wanted: str,
     grid: Array | None,
-    smoothing: bool,
-    bound: int | None,
-    beside: Beside | None,
-) -> tuple[Path, loop.Solve, Any]:
-    """Inside a trace: everything of known size."""
-    method, _, field, control, _, t1, _ = inputs
-    if wanted == "end":
-        kept = saving.saving_of_end(method, engine.end(inputs), smoothing)
-        marginals = Marginals(kept.saved.mean, kept.saved.factor)
-        return SavedPath(kept.saved, marginals, kept), kept.solve, kept.solve.status
-    state = loop.begin(*inputs)
-    if times is None:
-        assert grid is not None
-        final, rows = loop.run_grid(method, grid.shape[0] - 1, field, control, state, t1)
-        smoothed = smooth.smooth_rows(method, rows) if smoothing else None
-        return NodePath.of(rows, smoothed), final, final.status
-    kept = saving.begin_saving(method, state, times.shape[0], smoothing, beside)
-    if grid is not None:
-        bound = grid.shape[0] - 1
-    attempts = np.iinfo(np.int64).max if bound is None else bound
-    iterations = None if bound is None else bound + times.shape[0]
-    kept = saving.run_saving(method, field, control, kept, t1, times, attempts, iterations)
-    marginals = (
-        saving.smooth_saved(method, kept)
-        if smoothing
-        else Marginals(kept.saved.mean, kept.saved.factor)
+    held: Constraint | None,
+) -> tuple[Array, Posterior]:
+    """Return a status, and the posterior."""
+    field, control = data[:2]
+    path, final, status = solve_in_trace(made.options, method, data, times, grid, held)
+    begun = with_start(solver, made.options.initialization)
+    posterior = build_posterior(
+        begun, method, made.shape, control, path, final, status, made.extra, made.engine
     )
-    status = kept.solve.status
-    status = jnp.where(status == Status.RUNNING.value, Status.MAX_STEPS.value, status)
-    return SavedPath(kept.saved, marginals, kept), kept.solve, status
+    posterior = calibrated(posterior, field, made.calibration, Limits())
+
+    def typed(x: Any) -> Any:
+        whole = jnp.issubdtype(jnp.result_type(x), jnp.integer)
+        return jnp.asarray(x, made.whole_numbers) if whole else x
+
+    return status, jax.tree.map(typed, posterior)
+
+
+def _made_in_jax(made: _Made, *data: Any) -> tuple[Array, Posterior]:
+    """Return the status and posterior by an engine that has derivatives."""
+    return _made_in_trace(made._replace(options=replace(made.options, engine=JAX)), *data)
 
 
 def _stats(method: Method, final: loop.Solve, extra: int, evaluated: str) -> Stats:

@@ -16,7 +16,7 @@ from typing import Any
 GRACE = 0.4
 """Seconds beyond the limit that what follows the steps may take, if it was guessed too short."""
 _TRIALS = 3
-"""Times that finishing is tried out, if it is ended early each time."""
+"""Largest number of trials of ``finish``, if each of them runs out of time."""
 _SLOWER = 1.6
 """All steps together take longer than a few of them tell: memory that is new, rare iterations."""
 _PART_OF_MEMORY = 0.5
@@ -29,7 +29,7 @@ _UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
 def rehearsed(finish: Callable[["Limits"], Any], steps: int, limits: "Limits") -> float:
-    """Return the seconds per step that finishing so many takes, without those of compiling.
+    """Return the seconds per step that ``finish`` takes for ``steps`` steps, compiling excluded.
 
     The first trial compiles, which the solve itself then need not do: that time says nothing about
     further steps. A trial that is ended early may leave programs to be compiled by the next one.
@@ -48,7 +48,7 @@ def rehearsed(finish: Callable[["Limits"], Any], steps: int, limits: "Limits") -
 
 @contextmanager
 def compiling() -> Iterator[None]:
-    """Count the time within as that of compiling."""
+    """Count the time spent within as time for compiling."""
     global _compiling
     begun = time.perf_counter()
     try:

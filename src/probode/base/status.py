@@ -59,9 +59,10 @@ _MESSAGES = {
     Status.TIME_LIMIT: "The time limit was reached; the solution up to there is returned.",
     Status.MEMORY_LIMIT: (
         "The memory that the solve may take (max_memory) is full; the solution up to there is "
-        "returned. To get further: t_eval without dense_output (solve: save_at), which keeps the "
-        "solution at these times only; EK0, whose states are small; a lower order; or a larger "
-        "max_memory."
+        "returned. To get further, pass a larger max_memory, a lower order, or EK0, whose states "
+        "are small. Or keep the solution at chosen times only: pass t_eval without dense_output, "
+        "events and checkpoint (in solve save_at), for a function that can be traced. Error bars "
+        "then keep a part of each step; with calibration='model' nothing is kept."
     ),
     Status.NOT_A_FUNCTION: (
         "The vector field is no function of t and y: it gives other values at the same point "

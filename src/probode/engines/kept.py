@@ -68,12 +68,13 @@ def needed_when_on_disk(method: Method, steps: int) -> float:
     return working_bytes(method) + steps * per_step
 
 
-def needed_when_sparse(method: Method, steps: int) -> float:
+def needed_when_sparse(method: Method, steps: int, calibrating: bool) -> float:
     """The same where covariances are dropped: of every span where it begins, and one in full."""
     n, d = method.structure.n, method.structure.d
     most = capacity(method)
     in_full = 2 * most * row_bytes(method) + 2 * SPARSE_FROM
-    row = state_bytes(method) / most + 8 * (n + _CALIBRATION_NUMBERS) * d
+    numbers = (n + _CALIBRATION_NUMBERS) * d if calibrating else 2 + 2 * n * d / most
+    row = state_bytes(method) / most + 8 * numbers
     return working_bytes(method) + in_full + steps * row
 
 

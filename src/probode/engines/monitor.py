@@ -95,7 +95,7 @@ class Monitor(NamedTuple):
             if on_disk:
                 return needed_when_on_disk(method, steps)
             dense = needed_bytes(method, steps, smoothing, calibrating)
-            return min(dense, needed_when_sparse(method, steps)) if sparse else dense
+            return min(dense, needed_when_sparse(method, steps, calibrating)) if sparse else dense
 
         return self._replace(needs=needs, sparse=sparse)
 

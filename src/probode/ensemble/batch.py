@@ -49,7 +49,7 @@ class Plan(Part):
     beside: Beside | None
     samples: int
     finest: int = MOST_OF_A_TABLE
-    """Entries of the largest table whose entries steps end at."""
+    """Largest number of entries of a table at whose entries steps end."""
     places: tuple[int | None, ...] = ()
     """Of each parameter of the invariants, its place among those of the vector field."""
 
@@ -80,7 +80,7 @@ class Lane:
     kept: Saving
     stops: Array | None = None
     crossings: Crossings | None = None
-    """Where its steps end, and its steps across switches, if its vector field has any."""
+    """Times at which its steps must end, and its steps across switches, if there are any."""
 
 
 def _own(plan: Plan, field: Field, control: PControl, start: Start) -> tuple[Field, PControl]:
@@ -96,9 +96,8 @@ def _begin(plan: Plan, field: Field, control: PControl, start: Start) -> Lane:
     field, control = _own(plan, field, control, start)
     method = plan.method
     if not isinstance(method.equation, Implicit):
-        control = across_switches(
-            *(control, field, NONE, start.t0, start.t1, plan.solver.initialization, plan.finest)
-        )
+        initialization, finest = plan.solver.initialization, plan.finest
+        control = across_switches(control, field, NONE, start.t0, start.t1, initialization, finest)
     solve = loop.begin(
         method, plan.solver.initialization, field, control, start.t0, start.t1, start.y0
     )

@@ -178,8 +178,8 @@ def choose(
     switches = timing(field.program).switches
     if asked == "lanes" and switches:
         raise ValueError(
-            "engine='lanes' cannot solve this ensemble: f switches in time, where solves start anew. "
-            "engine='auto' takes another one."
+            "engine='lanes' cannot solve this ensemble: f switches in time, and this engine "
+            "cannot restart a solve at a switch. Use engine='auto'."
         )
     if asked == "lanes" and _suits(members, settings, device):  # however long it compiles
         return Choice("lanes", "asked for")

@@ -21,7 +21,9 @@ def fingerprint(field: Field, family: Family, settings: Settings) -> dict[str, s
     jacobian = field.jacobian_program
     # Stores of older versions know of equations of first order only.
     other = type(settings.equation) is not FirstOrder
-    control = {k: v for k, v in vars(settings.control).items() if k not in ("rtol", "atol")}
+    control = {
+        k: v for k, v in vars(settings.control).items() if k not in ("rtol", "atol", "crossings")
+    }
     return {
         "fun": _digest(field.program.fingerprint(), *field.constants),
         "jac": "none"

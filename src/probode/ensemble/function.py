@@ -16,7 +16,7 @@ from probode.ensemble.settings import Settings
 from probode.programs.field import Field, bind, check_returned
 from probode.programs.memory import KNOWN, key_for
 from probode.programs.stored import StoredFunction, stored
-from probode.programs.tracing import Traceable, make_traceable
+from probode.programs.tracing import Reason, Traceable, traceable_or_why
 from probode.programs.tracing.alone import quiet
 
 
@@ -52,15 +52,13 @@ def traceable(fun: Callable[..., Any], members: Members) -> Callable[..., Any]:
         span, y0 = (0.0, 1.0), np.zeros_like(y0)
     reads = members.reads
     key = key_for("ensemble", (fun,), args, y0.shape, reads)
-    found: Traceable | None = KNOWN.get(
-        key and key.exact, lambda: make_traceable(of_state(fun, reads), span, y0, args)
+    found: Traceable | Reason = KNOWN.get(
+        key and key.exact, lambda: traceable_or_why(of_state(fun, reads), span, y0, args)
     )
-    if found is None:
+    if isinstance(found, Reason):
         _check_returned(of_state(fun, reads), span[0], y0, args, reads)
         raise TypeError(
-            f"{name_of(fun)} cannot be traced by JAX, which an ensemble needs: replace branches on "
-            "values (if, max, min, float) by numpy.where, numpy.maximum and the like, and leave "
-            "out what is not computing (counting calls, reading files, printing). "
+            f"{name_of(fun)} cannot be traced by JAX, which an ensemble needs ({found}). "
             "probode.solve_ivp takes any function, one member at a time."
         )
     return of_parts(found.function, reads)

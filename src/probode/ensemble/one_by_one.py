@@ -53,9 +53,9 @@ _NO_MEMORY = (
 )
 
 _MOST_ALONE = 4096
-"""Members with a vector field that switches in time, each of which is solved by a call of its own:
-steps then end at the switches, where its derivatives are found anew. That takes some ten
-milliseconds each; more members are solved in a batch."""
+"""Largest number of members that are solved by one call each if the vector field switches in time:
+solves then restart at the switches. A call takes some ten milliseconds, so more members are solved
+in a batch."""
 
 
 class Lacking(Exception):

@@ -374,19 +374,19 @@ def _of_input(leaf: Any) -> Any:
         return leaf
     if not any(isinstance(one, Input) for one in given):
         return leaf
-    shapes = [jax.tree.structure(one) for one in given]
+    shapes: list[Any] = [jax.tree.structure(one) for one in given]
     sizes = [[np.shape(x) for x in jax.tree.leaves(one)] for one in given]
     if any(one != shapes[0] for one in shapes) or any(one != sizes[0] for one in sizes):
         raise ValueError(
             "a Sweep of inputs needs inputs of one kind (constant, linear or cubic), with as many "
-            f"times and values of one shape; got {', '.join(map(repr, given[:5]))}. Repeat values at "
-            "further times in the shorter ones."
+            f"times, and values of one shape; got {', '.join(map(repr, given[:5]))}. Add times "
+            "to the shorter ones and repeat their last values there."
         )
     return jax.tree.map(lambda *x: Sweep(np.stack(x), leaf.dim, leaf.coords), *given)
 
 
 def _check_inputs(family: Family) -> None:
-    """Raise where a member would need an input outside of its times, which refuses that."""
+    """Raise if a member needs an input outside of its times and it has ``outside="refuse"``."""
     ends = np.concatenate([np.ravel(family.t0.values), np.ravel(family.t1.values)])
     low, high = np.min(ends), np.max(ends)
     leaves = [x.values if isinstance(x, Named) else x for x in family.leaves]

@@ -350,6 +350,7 @@ class GridSteps(Control):
     """Steps from point to point of a given grid, whatever the error."""
 
     grid: Float[Array, " N"]
+    crossings: Any = None
 
     def initial_step(self, outset: Outset) -> Array:
         """Length of the first interval."""

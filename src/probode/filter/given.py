@@ -13,13 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from probode.base.in_double import in_double
 from probode.base.precision import is_traced, on_host
 from probode.filter.control import ConstantStep, Control, GridSteps, PControl
 from probode.model.equation import Equation
 from probode.model.implicit import Implicit
 from probode.model.mass_matrix import MassMatrix
 from probode.programs.inputs import Input, inputs_in
-from probode.programs.switches import NONE, margin_of, stops_before
+from probode.programs.switches import NONE
 
 
 def step_control(
@@ -155,6 +156,13 @@ def snap(times: Array, given: Any, t0: Array, t1: Array) -> Array:
     """
     dtype = getattr(given, "dtype", np.dtype(float))
     rounding = 4 * float(jnp.finfo(dtype).eps) if jnp.issubdtype(dtype, jnp.floating) else 0.0
+    if is_traced(times, t0, t1):
+        snapped: Array = in_double(_snapped, rounding, times, t0, t1)
+        return snapped
+    return _snapped(rounding, times, t0, t1)
+
+
+def _snapped(rounding: float, times: Array, t0: Array, t1: Array) -> Array:
     xp: Any = np if on_host(times) and on_host(t0) and on_host(t1) else jnp
     for end in (t0, t1):
         times = xp.where(abs(times - end) <= rounding * abs(end), end, times)
@@ -259,7 +267,7 @@ def _checked_breaks(given: Any, t0: Any, t1: Any) -> Any:
 
 
 def check_range(u: Input, t0: Any, t1: Any) -> None:
-    """Raise where a solve would need an input outside of its times, which refuses that."""
+    """Raise if a solve needs an input outside of its times and it has ``outside="refuse"``."""
     if u.outside != "refuse" or is_traced(u.times, t0, t1):
         return
     low, high = sorted((float(t0), float(t1)))
@@ -268,14 +276,6 @@ def check_range(u: Input, t0: Any, t1: Any) -> None:
             f"the solve goes from {float(t0):g} to {float(t1):g}, and {u!r} says that it is not "
             "known outside of its times: give it more of them, or make it with outside='hold'."
         )
-
-
-def stops_at(times: Any, t0: Any, t1: Any) -> Any:
-    """Ends of steps right before these times, which may be traced."""
-    if not is_traced(times, t0, t1):
-        return stops_before(np.asarray(times), float(t0), float(t1))
-    direction = jnp.where(t1 >= t0, 1.0, -1.0)
-    return times - direction * margin_of(times, t0)
 
 
 def _check_order(what: str, times: Array, t0: Array, t1: Array) -> None:

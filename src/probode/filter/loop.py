@@ -8,7 +8,6 @@ Three drivers share one iteration, :func:`advance`:
 - :mod:`probode.filter.saving` keeps the solution at given times only.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -20,13 +19,18 @@ from jaxtyping import Array
 from probode.base.record import record
 from probode.base.status import Status
 from probode.filter import crossing
-from probode.filter.control import Control, ControlState, GridSteps, Tried
+from probode.filter.control import Control, ControlState, PControl, Tried
 from probode.filter.first_step import Known, Outset, highest_known, part_of_settled
+from probode.filter.frozen import crossed_at, moved, moving, started_at
 from probode.filter.start import Initialization, Start, TaylorStart
 from probode.filter.step import Measure, Method, Slope, State, attempt, drift_at, of_step, update
 from probode.model.diffusion import Evidence
 from probode.model.gaussian import norm
 from probode.programs.field import Field
+from probode.programs.switches import margin_of
+
+_WIDE = 100.0
+"""Distance from a breakpoint at which ``f`` is evaluated on both sides, in margins of steps."""
 
 
 class Counts(NamedTuple):
@@ -68,6 +72,9 @@ def begin(
 ) -> Solve:
     """State of a solve before its first step."""
     structure, diffusion, equation = method.structure, method.diffusion, method.equation
+    if method.frozen:
+        y0 = started_at(equation, field, t0, y0)
+        t0, t1, control = jax.lax.stop_gradient((t0, t1, control))
     q, controlled = method.prior.order, equation.lowered(method.prior.order)
     known, t1 = None, control.next_stop(t0, t1)
     if isinstance(initialization, TaylorStart):
@@ -86,8 +93,10 @@ def begin(
     finite = jnp.all(jnp.isfinite(start.mean))
     # The initial value is known, whatever its derivatives are.
     mean = jnp.where(jnp.isfinite(start.mean), start.mean, 0.0)
+    h, unit = method.constant((h, unit))
     factor = jnp.zeros(structure.factor_shape)
     if start.std is not None:
+        start = start._replace(std=method.constant(start.std))
         factor = structure.diagonal_factor(_start_std(method, start, unit))
         finite = finite & jnp.all(jnp.isfinite(factor))
         factor = jnp.where(jnp.isfinite(factor), factor, 0.0)
@@ -98,7 +107,7 @@ def begin(
     )
     zero = jnp.zeros((), int)
     return Solve(
-        state=State(t0, unit, mean, factor, drift_at(method, field, t0, mean)),
+        state=State(t0, unit, mean, factor, method.constant(drift_at(method, field, t0, mean))),
         scale=jnp.zeros((structure.d,) if diffusion.varies_by_component else ()),
         control=control.begin(h),
         evidence=Evidence.empty(structure.d, diffusion.multivariate),
@@ -140,8 +149,8 @@ def advance(
 ) -> tuple[Solve, Array]:
     """Attempt one step; return the solve after it and whether it was accepted.
 
-    Right before a switch that is a step across. ``again`` is for a second evaluation in the step,
-    if the method asks for one (by default ``field``).
+    Right before a switch this is a step across. ``again`` is the vector field for a second
+    evaluation in the step, if the method makes one (by default ``field``).
     """
     crossings = control.crossings
     if crossings is None:
@@ -154,7 +163,7 @@ def advance(
 
 
 def forgetting(control: Control, solve: Solve) -> Solve:
-    """The solve without the noise of a step across, which says nothing of that of the next."""
+    """Return the solve without the noise of a step across, which predicts nothing about others."""
     if control.crossings is None:
         return solve
     ended = control.crossings.has_ended_at(solve.state.t)
@@ -166,11 +175,11 @@ def _step_across(
 ) -> tuple[Solve, Array]:
     """Take a step across a switch (:mod:`probode.filter.crossing`), in the form of :func:`advance`.
 
-    Where f is not finite on the other side the solve ends.
+    The solve ends if ``f`` is not finite on the other side.
     """
     following, scale, begun = across_from(method, field, control, solve.state, t1)
     fine = begun.status != Status.START_NOT_FINITE.value
-    before = solve.counts
+    before, steps = solve.counts, solve.control
     counts = before._replace(attempted=before.attempted + 1, accepted=before.accepted + fine)
     after = replace(
         begun,
@@ -178,6 +187,7 @@ def _step_across(
         scale=scale,
         evidence=solve.evidence,
         counts=counts,
+        control=begun.control._replace(accepted=steps.accepted + 1),  # points of a grid
         reference=solve.reference,
     )
     after = jax.tree.map(lambda new, old: jnp.where(fine, new, old), after, solve)
@@ -188,9 +198,9 @@ def _step_across(
 def across_from(
     method: Method, field: Field, control: Control, state: State, t1: Array
 ) -> tuple[State, Array, Solve]:
-    """The state after the step across from ``state``, the noise of it, and the start it led to."""
+    """Return the state after the step across from ``state``, its noise, and the new start."""
     crossings, k = control.crossings, method.equation.order
-    t, share = crossings.beyond(state.t)
+    t, share = method.constant(crossings.beyond(state.t))
     u, jacobian = state.mean[:k].reshape(-1), None
     if method.jacobian == "none":
         f = field(t, u)
@@ -217,7 +227,8 @@ def _step(
 
     A rejected step pays for the residual and the error estimate only.
     """
-    state = solve.state
+    state, stops = solve.state, control.stops if isinstance(control, PControl) else None
+    control, t1 = method.constant((control, t1))
     t_next = control.next_time(solve.control, state.t, t1)
     measure = measure_of(method, control, state, t_next)
     known = solve.reference, solve.evidence, solve.scale
@@ -227,9 +238,16 @@ def _step(
 
     def accept() -> tuple[State, Array, Evidence]:
         following, innovation = update(method, state, step, again or field)
+        if method.frozen and stops is not None:
+            moves = jnp.where((stops == t_next) & (t_next != t1), moving(t_next, stops), t_next)
+            by = moves[jnp.argmax(stops == t_next)]
+            width = _WIDE * jnp.sign(t_next - state.t) * margin_of(method.constant(stops), t1)
+            sides = t_next + width * jnp.array([-1.0, 1.0])
+            mean = crossed_at(method.equation, field, sides, by, following.mean)
+            following = replace(following, mean=mean)
         if method.prior.per_step:
             drift = drift_at(method, field, following.t, following.mean)
-            following = replace(following, drift=drift)
+            following = replace(following, drift=method.constant(drift))
         return following, step.scale, solve.evidence.add(innovation)
 
     def reject() -> tuple[State, Array, Evidence]:
@@ -306,6 +324,15 @@ class Rows:
         """The length of the step that the one to row ``i`` is a part of, if it is not all."""
         return None if self.whole is None else self.whole[i]
 
+    def moving_with(self, times: Array) -> "Rows":
+        """Return the rows with derivatives by their times; the lengths of steps are constants."""
+        t = moving(self.t, times)
+        return replace(self, t=t, mean=moved(self.mean, t))
+
+    def standing(self) -> "Rows":
+        """Return the rows without derivatives by their times: inverse of :meth:`moving_with`."""
+        return replace(self, t=jax.lax.stop_gradient(self.t), mean=moved(self.mean, -self.t))
+
     @property
     def steps(self) -> int:
         """How many steps: one less than rows."""
@@ -355,21 +382,31 @@ def fill_chunk(
 
 
 def run_to_end(method: Method, field: Field, control: Control, solve: Solve, t1: Array) -> Solve:
-    """Take all steps and keep none; on a grid, whose length is known, differentiable in reverse."""
-    bound = control.grid.shape[0] - 1 if isinstance(control, GridSteps) else None
-    return while_loop(
-        running, lambda solve: advance(method, field, control, solve, t1)[0], solve, bound
+    """Take all steps and keep none."""
+    found: Solve = jax.lax.while_loop(
+        running, lambda solve: advance(method, field, control, solve, t1)[0], solve
     )
+    return found
 
 
 def run_grid(
-    method: Method, steps: int, field: Field, control: Control, solve: Solve, t1: Array
+    method: Method,
+    steps: int,
+    most: int,
+    field: Field,
+    control: Control,
+    solve: Solve,
+    t1: Array,
 ) -> tuple[Solve, Rows]:
-    """Take exactly ``steps`` steps; after a failure the last good state is repeated."""
+    """Take exactly ``steps`` steps; after a failure the last good state is repeated.
+
+    ``most`` is the largest number of steps that are attempted.
+    """
+    control, t1 = method.constant((control, t1))
 
     def body(solve: Solve, _: None) -> tuple[Solve, Rows]:
         following, _accepted = advance(method, field, control, solve, t1)
-        active = running(solve)
+        active = running(solve) & (solve.counts.attempted < most)
         solve = jax.tree.map(lambda new, old: jnp.where(active, new, old), following, solve)
         return solve, Rows.of(solve)
 
@@ -377,38 +414,3 @@ def run_grid(
     solve, rest = jax.lax.scan(body, solve, None, length=steps)
     rows = jax.tree.map(lambda x, xs: jnp.concatenate([x[None], xs]), first, rest)
     return solve, rows
-
-
-def while_loop(
-    condition: Callable[[Any], Array],
-    body: Callable[[Any], Any],
-    carry: Any,
-    max_steps: int | None,
-) -> Any:
-    """``lax.while_loop``; with a bound on the iterations it can be differentiated in reverse.
-
-    The bounded form nests scans of 16 iterations and skips those that have nothing left to do.
-    """
-    if max_steps is None:
-        return jax.lax.while_loop(condition, body, carry)
-
-    def maybe(step: Callable[[Any], Any], carry: Any) -> Any:
-        return jax.lax.cond(condition(carry), step, lambda carry: carry, carry)
-
-    def nest(levels: int) -> Callable[[Any], Any]:
-        if levels == 0:
-            return body
-        inner = nest(levels - 1)
-
-        def scan(carry: Any) -> Any:
-            def once(carry: Any, _: None) -> tuple[Any, None]:
-                return maybe(inner, carry), None
-
-            return jax.lax.scan(jax.checkpoint(once), carry, None, length=16)[0]
-
-        return scan
-
-    levels = 1
-    while 16**levels < max_steps:
-        levels += 1
-    return maybe(nest(levels), carry)

@@ -1,8 +1,8 @@
-"""Starting anew where the right-hand side switches: ``y`` goes on, its derivatives do not.
+"""Restarts where the right-hand side switches: ``y`` is continuous, its derivatives are not.
 
-Steps end right before a switch, and :mod:`probode.filter.crossing` says what comes of the state in
-the step across it. Looking back from the right, that step is one of the prior like any other: so
-smoothing, dense output, samples and the transport of the error need not know of it.
+Steps end right before a switch, and :mod:`probode.filter.crossing` computes the state after the
+step across it. Backwards in time, that step is like any other: smoothing, dense output, samples and
+the transport of the error treat it as such.
 """
 
 from collections.abc import Callable

@@ -17,7 +17,8 @@ from probode.base.precision import on_host
 from probode.base.record import record
 from probode.base.status import Status
 from probode.filter.control import Control
-from probode.filter.loop import Rows, Solve, advance, running, while_loop
+from probode.filter.frozen import moved, moving_as
+from probode.filter.loop import Rows, Solve, advance, running
 from probode.filter.smooth import (
     Kernel,
     Marginals,
@@ -114,13 +115,15 @@ def run_saving(
     t1: Array,
     save_at: Float[Array, " K"],
     attempts: Any,
-    bound: int | None = None,
 ) -> Saving:
     """Step on until the end, or until ``attempts`` more steps were tried.
 
-    Each iteration deals with one save point if one was passed, else attempts a step. ``bound``, if
-    given, is a static bound on the iterations, which makes the loop differentiable in reverse.
+    Each iteration deals with one save point if one was passed, else attempts a step.
+
+    With frozen gains steps and save points are constants; ``saved`` then has the derivatives.
     """
+    times = save_at
+    t1, save_at = method.constant((t1, save_at))
     last = saving.solve.counts.attempted + attempts
 
     def proceed(saving: Saving) -> Array:
@@ -135,7 +138,10 @@ def run_saving(
             saving,
         )
 
-    return close(method, while_loop(proceed, body, saving, bound))
+    saving = close(method, jax.lax.while_loop(proceed, body, saving))
+    if not method.frozen:
+        return saving
+    return replace(saving, saved=saving.saved.moving_with(times))
 
 
 def cross_saving(
@@ -220,7 +226,8 @@ def _kernel_to(method: Method, saving: Saving, t: Array, after: State) -> Kernel
 
     def extend() -> Kernel:
         h, scale = _transition(method, saving, t)
-        return compose(method, so_far, backward_kernel(method, saving.point, h, scale, after))
+        kernel = backward_kernel(method, saving.point, h, scale, after)
+        return method.constant(compose(method, so_far, kernel))
 
     return jax.lax.cond(is_behind(saving, t), extend, lambda: so_far)
 
@@ -253,11 +260,20 @@ def pass_point(method: Method, saving: Saving, t: Array) -> tuple[State, Kernel 
     return inside, _kernel_to(method, saving, t, inside)
 
 
+def _led_to(method: Method, saving: Saving, inside: State) -> Array:
+    """The mean ``inside`` the last step, given its end."""
+    end = saving.solve.state
+    left, at_node = replace(saving, point=inside), inside.t == end.t
+    kernel = backward_kernel(method, inside, *_transition(method, left, end.t), end)
+    return jnp.where(at_node, end.mean, kernel.pull(method, end.mean))
+
+
 def save(method: Method, field: Field, saving: Saving, save_at: Array) -> Saving:
     """Record the save point that the last step passed; the running kernel starts again there."""
     solve, t = saving.solve, save_at[saving.count]
     inside, reaching = pass_point(method, saving, t)
-    row = Rows(t, inside.h, solve.scale, inside.mean, inside.factor, inside.drift)
+    mean = moving_as(inside.mean, _led_to(method, saving, inside)) if method.frozen else inside.mean
+    row = Rows(t, inside.h, solve.scale, mean, inside.factor, inside.drift)
     kernels = _store_kernel(saving, reaching)
     kernel = None if saving.kernel is None else identity_kernel(method, inside)
     tracker = saving.tracker
@@ -274,6 +290,13 @@ def save(method: Method, field: Field, saving: Saving, save_at: Array) -> Saving
         tracker,
         _write(saving.lengths, saving.count, h),
     )
+
+
+def _moving(method: Method, saved: Rows, i: Array, state: Array) -> Array:
+    """Return a state at save point ``i``; frozen gains: with derivatives of the filter's mean."""
+    if not method.frozen:
+        return state
+    return moved(moving_as(state, saved.standing().mean[i]), saved.t[i])
 
 
 def _one_or_nan(xp: Any, reached: Array) -> Array:
@@ -302,7 +325,7 @@ def smooth_saved(method: Method, saving: Saving) -> Marginals:
         factor = rescaled(method, left.factor, left.h, jnp.where(reached, saved.h[i], 1.0))
         left = State(left.t, saved.h[i], left.mean, factor, right.drift)
         right = jax.tree.map(lambda a, b: jnp.where(reached, a, b), left, right)
-        row = Marginals(right.mean, right.factor)
+        row = Marginals(_moving(method, saved, i, right.mean), right.factor)
         return right, jax.tree.map(lambda x: x * _one_or_nan(jnp, reached), row)
 
     indices = jnp.arange(saved.t.shape[0])
@@ -333,7 +356,8 @@ def sample_saved(
         before = kernel.marginalize(method, after, filtered.t)
         before = replace(before, drift=after.drift)
         after = jax.tree.map(lambda a, b: jnp.where(reached, a, b), before, after)
-        return (right, after), right[: method.equation.order] * _one_or_nan(jnp, reached)
+        drawn = _moving(method, saving.saved, i, right)[: method.equation.order]
+        return (right, after), drawn * _one_or_nan(jnp, reached)
 
     rows = (jnp.arange(saving.saved.t.shape[0]), noise[:-1])
     return jax.lax.scan(body, (last, end), rows, reverse=True)[1]

@@ -5,6 +5,7 @@ Everything here goes through one object, the backward kernel ``p(x | x⁺)`` com
 """
 
 from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from probode.base.record import record
+from probode.filter.frozen import moving_as
 from probode.filter.loop import Rows
 from probode.filter.step import Method, State, extrapolate, moved_factor, of_step
 from probode.model import gaussian
@@ -85,6 +87,7 @@ def backward_kernel(
     ``after`` is the state at the end of that time, filtered or smoothed. ``whole`` is the length
     of the step of which this is a part, if it is not all of it.
     """
+    mean = state.mean  # with frozen gains it moves alone
     state, h, scale, after, whole = method.constant((state, h, scale, after, whole))
     method = of_step(method, state, h)
     prior, structure = method.prior, method.structure
@@ -109,9 +112,8 @@ def backward_kernel(
     certain = structure.widen(np.swapaxes(prior.inverse_transition(jnp.abs(h)), -1, -2))
     gain = jnp.where(resolved, reversal.gain_transposed, certain)
     factor = jnp.where(resolved, reversal.factor, 0.0)
-    center = prior.predict_mean(state.mean, h)
-    kernel = Kernel(state.mean, center, gain, factor, h, h)
-    return unless_grown(method, kernel, state, after)
+    kernel = Kernel(mean, prior.predict_mean(mean, h), gain, factor, h, h)
+    return unless_grown(method, kernel, replace(state, mean=mean), after)
 
 
 def unless_grown(method: Method, kernel: Kernel, state: State, after: State) -> Kernel:
@@ -213,7 +215,8 @@ def smooth_rows(method: Method, rows: Rows) -> Marginals:
         return smoothed, smoothed
 
     _, before = jax.lax.scan(body, last, jnp.arange(rows.t.shape[0] - 1), reverse=True)
-    return jax.tree.map(lambda x, end: jnp.concatenate([x, end[None]]), before, last)
+    every = jax.tree.map(lambda x, end: jnp.concatenate([x, end[None]]), before, last)
+    return replace(every, mean=moving_as(every.mean, rows.mean)) if method.frozen else every
 
 
 def _smooth_row(method: Method, rows: Rows, i: Array, right: Marginals) -> Marginals:
@@ -255,6 +258,9 @@ def sample_rows(
     ``(y, ..., y^(k-1))`` of all rows and the whole state of row 0.
     """
 
+    def value(drawn: Array, i: Any) -> Array:
+        return (moving_as(drawn, rows.mean[i]) if method.frozen else drawn)[:order]
+
     def body(k: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         values, right, smoothed = carry
         i = count - 1 - k
@@ -273,9 +279,9 @@ def sample_rows(
         drawn = jnp.where(still, right, kernel.draw(method, right, noise[i], spread))
         before = kernel.marginalize(method, after, left.t)
         factor = rescaled(method, before.factor, before.h, left.h)
-        return values.at[i].set(drawn[:order]), drawn, jnp.where(still, smoothed, factor)
+        return values.at[i].set(value(drawn, i)), drawn, jnp.where(still, smoothed, factor)
 
     order = method.equation.order
-    values = jnp.zeros((rows.t.shape[0], order, last.shape[-1])).at[count].set(last[:order])
+    values = jnp.zeros((rows.t.shape[0], order, last.shape[-1])).at[count].set(value(last, count))
     end = rows.factor[count]
     return jax.lax.fori_loop(0, count, body, (values, last, end))[:2]

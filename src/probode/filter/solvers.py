@@ -6,7 +6,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from probode.base.errors import check_choice
-from probode.filter.start import Initialization, as_initialization
+from probode.filter.start import (
+    Initialization,
+    RungeKuttaStart,
+    TaylorStart,
+    as_initialization,
+)
 from probode.filter.step import Method
 from probode.model.diffusion import Diffusion, as_diffusion
 from probode.model.equation import FIRST_ORDER, Equation
@@ -15,6 +20,7 @@ from probode.model.parts import Part
 from probode.model.prior import IWP, MAX_ORDER, Prior, check_prior
 from probode.model.structure import STRUCTURES
 from probode.model.two_pole import HIGHEST
+from probode.programs.field import Field
 
 
 def _checked(prior: Prior) -> Prior:
@@ -434,6 +440,20 @@ def with_start(solver: Solver, done: Initialization) -> Solver:
     if solver.initialization == done:
         return solver
     return replace(solver, initialization=done)
+
+
+def for_function(solver: Solver, function: Field, t0: Any, y0: Any) -> Solver:
+    """Return the solver, with a start without derivatives if the function has none."""
+    if function.has_derivatives(t0, y0):
+        return solver
+    if solver.jacobian != "none" and function.jacobian_program is None:
+        raise ValueError(
+            f"{solver.name} needs the Jacobian of vector_field, which calls jax.pure_callback: "
+            "JAX cannot differentiate that. Pass jac=, use EK0, or give the function that calls "
+            "it a derivative (jax.custom_jvp)."
+        )
+    taylor = isinstance(solver.initialization, TaylorStart)
+    return with_start(solver, RungeKuttaStart()) if taylor else solver
 
 
 def build(

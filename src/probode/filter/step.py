@@ -7,7 +7,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from probode.base.record import record
+from probode.base.jax_inside import is_tracer
+from probode.base.record import record, unchecked
+from probode.filter.frozen import differentiated_at
 from probode.model import gaussian
 from probode.model.diffusion import (
     Diffusion,
@@ -64,15 +66,29 @@ class Method(Part):
     """
 
     frozen: bool = False
-    """Whether derivatives by parameters are those of the means alone, with gains as they are.
+    """Whether only means have derivatives, with steps, gains and covariances held fixed.
 
-    They are then what the same filter makes of the sensitivities ``S' = J S + ∂f/∂θ``: as accurate
-    as the solution, at a small part of the cost of those of the covariances.
+    These are derivatives of the solution: the same filter applied to the sensitivities
+    ``S' = J S + ∂f/∂θ``, see :mod:`probode.filter.frozen`. Derivatives of the gains are left out:
+    they may grow by many orders of magnitude along stiff solutions.
     """
 
+    def with_frozen_gains(self) -> "Method":
+        """Return the method with derivatives of means only, by numbers of the equation only."""
+        held = jax.tree.map(lambda x: jax.lax.stop_gradient(x) if is_tracer(x) else x, self)
+        return unchecked(Method, {**vars(held), "equation": self.equation, "frozen": True})
+
     def constant(self, tree: Any) -> Any:
-        """What has no derivatives if gains are frozen."""
+        """Return the values without derivatives if gains are frozen."""
         return jax.lax.stop_gradient(tree) if self.frozen else tree
+
+    @property
+    def looks_back(self) -> bool:
+        """Whether residuals are differentiated at the corrected mean: gains contain Jacobians.
+
+        Without Jacobians (EK0) residuals are differentiated where they were evaluated.
+        """
+        return self.frozen and (self.jacobian != "none" or self.equation.linearizations > 1)
 
     @property
     def is_ours(self) -> bool:
@@ -237,7 +253,9 @@ def attempt(
     h = t_next - state.t
     known = method.prior.linear_part(state.drift) if method.jacobian == "none" else None
     method = of_step(method, state, h)
-    mean = method.prior.predict_mean(state.mean, h)
+    mean = predicted = method.prior.predict_mean(state.mean, h)
+    if method.looks_back:  # the update has all derivatives
+        field, mean, method = jax.lax.stop_gradient((field, mean, method))
     observation = method.equation.linearize(field, t_next, mean, method.jacobian)
     observation = with_linear_part(observation, method.equation.order, known)
 
@@ -259,7 +277,7 @@ def attempt(
     scale = method.diffusion.step_scale(local_scale, unit, before)
 
     proposal = Attempt(
-        t_next, h, mean, observation, scale, mean[: method.equation.order], method.prior, again
+        t_next, h, predicted, observation, scale, mean[: method.equation.order], method.prior, again
     )
     innovation = None
     if method.diffusion.needs_innovation:
@@ -313,14 +331,10 @@ def _there(
 ) -> tuple[Residual, Residual]:
     """The residual where an update from an exactly known state leads, at ``x``, and at ``m⁻``.
 
-    The second is ``r(x) + H (m⁻ - x)`` with ``H = r'(x)``. With frozen gains ``x`` is where it is:
-    what moves with the parameters is ``m⁻``.
+    The second is ``r(x) + H (m⁻ - x)`` with ``H = r'(x)``.
     """
     change = _change(method, h, local)
-    rows = len(change)
-    there = method.constant(mean.at[:rows].add(-change))
-    if method.frozen:
-        change = mean[:rows] - there[:rows]
+    there = mean.at[: len(change)].add(-change)
     found = method.equation.linearize(field, t, there, method.jacobian)
     z = found.z + sum(times(block, change[i]) for i, block in found.blocks.items())
     return found, found._replace(z=z)
@@ -390,29 +404,47 @@ def update(
 
     An equation may ask for iterations with an ``H`` of their own, each a whole update: around the
     mean ``m`` of the last one, ``z = r(m) + H (m⁻ - m)`` with ``H = r'(m)``.
+
+    With frozen gains the derivatives of ``m`` are those of ``m⁻ - K z``, see :mod:`.frozen`.
     """
     method = replace(method, prior=step.prior)
+    moving = step.mean, again, method.equation
+    if method.looks_back:
+        step, again, method = jax.lax.stop_gradient((step, again, method))
     structure, equation = method.structure, method.equation
     coords = method.prior.coordinates(step.h)
     factor = predicted_factor(method, state, step.h, step.scale)
     residual = step.residual
     result, blank = _conditioned(method, factor, coords, residual)
-    mean = step.mean - coords[:, None] * structure.join(result.correction)
+
+    def corrected(z: Array) -> Array:
+        correction = structure.join(result.correct(structure.cut_residual(z)))
+        return step.mean - coords[:, None] * correction
+
+    mean = corrected(residual.z)
     for _ in range(equation.iterations if again is not None else 0):
         # Equations that iterate are evaluated in JAX, with Jacobians, and by nothing else.
         residual = _around(method, cast(VectorField, again), step, mean, residual)
         result, blank = _conditioned(method, factor, coords, residual)
-        mean = step.mean - coords[:, None] * structure.join(result.correction)
+        mean = corrected(residual.z)
     z, blocks, _ = residual
+    final = z
     if method.evaluations == 2 and again is not None:
         second = equation.residual(again(step.t, equation.read(mean)), step.mean)
         for i, block in blocks.items():  # r(x) = r(m) + H (x - m), around the corrected m
             if i < equation.order:
                 moved = step.mean[i] - mean[i]
                 second = second + times(block, moved)
-        correction = structure.join(result.correct(structure.cut_residual(second)))
-        iterated = step.mean - coords[:, None] * correction
-        mean = jnp.where(jnp.all(jnp.isfinite(second)), iterated, mean)
+        final = jnp.where(jnp.all(jnp.isfinite(second)), second, z)
+        mean = corrected(final)
+    if method.looks_back:
+        predicted, field, live = moving
+        step = step._replace(mean=predicted)
+        if field is not None:
+            known = step.t, predicted, mean, final
+            field = cast(VectorField, field)
+            final = differentiated_at(live, method.jacobian, field, *known)
+        mean = corrected(final)
 
     # The observation is exact: after the update R Hᵀ = 0. What rounding leaves there would be
     # taken for information by a later step whose own noise is as small.

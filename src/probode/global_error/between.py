@@ -38,10 +38,13 @@ from probode.programs.program import timing
 _LISTED, _COMPILED = 1024, 256
 """Looks at a function that is a list of operations, which costs less than a solve does; and at one
 that XLA has compiled, which may be of any price."""
+_NUMBERS = 1 << 20
+"""Numbers in the states that XLA is given at once."""
 _FEWEST_ON_HOST, _PART_ON_HOST, _MOST_ON_HOST = 48, 0.15, 20_000
 """Looks at a Python function: at least so many, or this part of the evaluations of the solve."""
 _ROUGH, _MOST_ROUGH = 1e-2, 1000
-"""Change of the residual that may be a jump, as a part of how much ``f`` varies; pairs of times."""
+"""Smallest change of the residual that may be a jump, as a part of the range of ``f``; and the
+largest number of pairs of times."""
 _GOLDEN = 0.6180339887498949
 _ALLOWED_TOLERANCES, _ALLOWED_ERRORS = 30.0, 10.0
 _DIFFERENCE = 1e-6
@@ -59,8 +62,8 @@ class Look(NamedTuple):
     suspects: np.ndarray
     """Times of looks ``(M, 3)`` around each that saw more than allowed: before, there, after."""
     rough: np.ndarray = np.zeros((0, 2))
-    """Pairs of neighbouring times of looks at a function that may switch, between which it changes
-    in another way than the solution does."""
+    """Pairs of neighbouring times at which a function that may switch was evaluated, and between
+    which it changes in another way than the solution does."""
 
     @property
     def numbers(self) -> tuple[float, float, float, float]:
@@ -104,10 +107,11 @@ def look_between(
 ) -> Look | None:
     """Look at ``f`` along the interpolant with contact ``k``, also at the times ``extra``.
 
-    ``evaluations`` is what the solve has cost: a Python function is not evaluated much more often,
-    except ``finely`` if it may switch, and within its ``limits``; ``None``: there was no time.
+    ``evaluations`` is the number that the solve has made: a Python function is not evaluated much
+    more often, except ``finely`` if it may switch. Return ``None`` if there is no time within the
+    ``limits``.
     """
-    f, cells = _evaluator(problem)
+    f, cells = evaluator(problem)
     if isinstance(problem, HostProblem) and finely:
         cells = min(_MOST_ON_HOST, max(2 * cells, evaluations))
     elif isinstance(problem, HostProblem):
@@ -214,7 +218,7 @@ def _places(t: np.ndarray, extra: np.ndarray, cells: int) -> tuple[np.ndarray, n
 Evaluator = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
-def _evaluator(problem: Any) -> tuple[Evaluator, int]:
+def evaluator(problem: Any) -> tuple[Evaluator, int]:
     """``f`` at several times and states, and at how many at most to look."""
     if isinstance(problem, HostProblem):
         return lambda t, y: problem.at_stages(t, y) if len(t) else np.zeros_like(y), _LISTED
@@ -238,14 +242,15 @@ def _evaluator(problem: Any) -> tuple[Evaluator, int]:
 
 def _in_jax(evaluate: Any, field: Any, t: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Filled up to one size, for which the program is compiled once."""
-    room = -len(t) % _COMPILED
+    size = max(1, min(_COMPILED, _NUMBERS // y.shape[1]))
+    room = -len(t) % size
     if len(t) == 0:
         return np.zeros_like(y)
     times = np.concatenate([t, np.repeat(t[-1:], room)])
     states = np.concatenate([y, np.repeat(y[-1:], room, axis=0)])
     parts = [
-        np.asarray(evaluate(field, times[i : i + _COMPILED], states[i : i + _COMPILED]))
-        for i in range(0, len(times), _COMPILED)
+        np.asarray(evaluate(field, times[i : i + size], states[i : i + size]))
+        for i in range(0, len(times), size)
     ]
     return np.concatenate(parts)[: len(t)]
 

@@ -1,5 +1,6 @@
 """Calibrating the nodes of a solve: transport, scales, signs."""
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,12 +12,16 @@ from probode.base.limits import Limits
 from probode.base.precision import on_host
 from probode.filter.step import Method
 from probode.global_error import in_jax, in_python, native, scales
-from probode.global_error.diagnosis import Tally
+from probode.global_error.between import evaluator
+from probode.global_error.closer import IN_PYTHON, Care, look_closer, no_smaller
+from probode.global_error.diagnosis import Looked, Tally
+from probode.global_error.implicit import ImplicitNewton
 from probode.global_error.in_python import HostProblem
 from probode.global_error.result import Calibration
 from probode.global_error.schemes import Scheme, scheme_for
 from probode.global_error.transport import Transported
 from probode.model.equation import Equation
+from probode.programs.kinks import kinked
 
 
 def calibrate_nodes(
@@ -39,19 +44,39 @@ def calibrate_nodes(
     """
     has_jacobian = not isinstance(problem, HostProblem) or problem.jacobian is not None
     scheme, equation = scheme_for(method, smoothed, mode, has_jacobian), method.equation
+    may_bend = isinstance(problem, HostProblem) or kinked(problem)
     means, problem = equation.stacked(means), as_system(equation, problem)
     given = means
     if begins is not None:
         means = np.concatenate([means[:, :1] - begins, means[:, 1:]], axis=1)
+
+    def finished(moved: Transported) -> Calibration:
+        if begins is not None:
+            moved = moved._replace(error=moved.error + begins, stages=moved.stages + begins)
+        return assemble(scheme, mode, t, given, std, moved, equation.order, begins)
+
+    def deviations(moved: Transported) -> np.ndarray:
+        known = finished(moved).scales
+        return no_smaller(np.hypot(std * known.ratio, known.own)[1:], given[:, 0])
+
     moved = _transport(scheme, problem, t, means, limits)
-    lost = on_host(t) and not np.all(np.isfinite(moved.error))
-    if lost and not isinstance(problem, HostProblem) and not problem.guarded:
+    finite = not on_host(t) or bool(np.all(np.isfinite(moved.error)))
+    if not finite and not isinstance(problem, HostProblem) and not problem.guarded:
         # Perhaps only because a derivative is missing.
-        moved = _transport(scheme, problem.guard(), t, means, limits)
+        problem = problem.guard()
+        moved = _transport(scheme, problem, t, means, limits)
+        finite = bool(np.all(np.isfinite(moved.error)))
     whole = moved.error.shape[0] == t.shape[0] - 1
-    if begins is not None:
-        moved = moved._replace(error=moved.error + begins, stages=moved.stages + begins)
-    return assemble(scheme, mode, t, given, std, moved, equation.order, begins), whole
+    if not (on_host(t) and finite and whole and len(t) > 1) or isinstance(scheme, ImplicitNewton):
+        return finished(moved), whole
+    carry = partial(_transport, scheme, problem, limits=limits)
+    f = evaluator(problem)[0] if may_bend else None
+    care = IN_PYTHON if isinstance(problem, HostProblem) else Care()
+    nodes = np.asarray(t), np.asarray(means)
+    moved, kinks, spent = look_closer(scheme, carry, f, *nodes, moved, deviations, care)
+    made = finished(moved)
+    looked: Any = np.array(Looked(True, 0, kinks=kinks), float)
+    return replace(made, f_evaluations=made.f_evaluations + spent, looked=looked), whole
 
 
 def as_system(equation: Equation, problem: Any) -> Any:

@@ -14,7 +14,7 @@ of ``h m'``, where differences of large coefficients would lose digits.
 
 from fractions import Fraction
 from functools import lru_cache
-from math import comb, factorial
+from math import comb, factorial, perm
 from operator import mul
 from typing import Any
 
@@ -85,6 +85,34 @@ def rows_at(k: int, nodes: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray]:
             columns = zip(*coefficients, strict=True)
             rows.append([float(sum(map(mul, weights, column))) for column in columns])
     return np.array(value), np.array(slope)
+
+
+@lru_cache(maxsize=256)
+def _rows_inside(k: int, node: Fraction) -> np.ndarray:
+    """Weights of ``w`` in ``P - m_n`` and its first ``k`` derivatives by ``τ`` at a node."""
+    columns = list(zip(*_exact_coefficients(k), strict=True))
+    rows = []
+    for j in range(k + 1):
+        weights = [perm(p, j) * node ** max(p - j, 0) for p in range(2 * k + 2)]
+        rows.append([float(sum(map(mul, weights, column))) for column in columns])
+    return np.array(rows)
+
+
+def inside(k: int, h: np.ndarray, left: np.ndarray, right: np.ndarray, pieces: int) -> np.ndarray:
+    """``P`` and its first ``k`` derivatives at ``1/m, ..., (m-1)/m`` of steps.
+
+    The result has the shape ``(N, m-1, k+1, d)``. Polynomials of the pieces between these nodes are
+    those of the steps.
+    """
+    w = data(np, k, left, right, h)
+    units = h[:, None] ** -np.arange(k + 1.0)
+    found = []
+    for i in range(1, pieces):
+        rows = np.einsum("jw,nwd->njd", _rows_inside(k, Fraction(i, pieces)), w)
+        rows *= units[..., None]
+        rows[:, 0] += left[:, 0]
+        found.append(rows)
+    return np.stack(found, axis=1)
 
 
 def value_rows(xp: Any, k: int, tau: Any) -> Any:

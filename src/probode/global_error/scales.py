@@ -265,12 +265,15 @@ def of_nodes(
 
 _BLOCK = 1 << 15
 """Numbers in an array that stays in the cache, with the dozen that are made of it."""
+_LONG = 1 << 20
+"""Numbers from which on the memory of that dozen counts, not the time of small blocks."""
 
 
 def in_blocks(xp: Any, axis: int, function: Any, *arrays: Any) -> Any:
     """What a function makes of arrays, put together from those of their parts along an axis."""
     whole = arrays[0]
-    size = max(8, _BLOCK * whole.shape[axis] // max(whole.size, 1))
+    least = 8 if whole.size < _LONG else 1
+    size = max(least, _BLOCK * whole.shape[axis] // max(whole.size, 1))
     if xp is not np or whole.shape[axis] <= size:
         return function(*arrays)
     cuts = range(size, whole.shape[axis], size)

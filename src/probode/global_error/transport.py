@@ -39,12 +39,12 @@ LEFT_OVER = 1e-2
 EARLY = 20.0
 """Part of the error itself: ``1 / (EARLY + n)²`` in step ``n``, ``1 / EARLY`` in all together."""
 SHRINKS, SWEEPS_SHRINK = 0.25, 0.8
-"""Part of the correction, or of the sweep, before it that one may be, to go on in the same way."""
+"""Largest ratio of a correction, or sweep, to the one before it for the iteration to continue."""
 PATIENCE = 6
-"""Sweeps before they are expected to shrink: the ``n``-th changes the stages by ``(h J)^n / n!`` at
-first, and only later by a factor of ``0.22 h J`` each. Two sweeps alone multiply an oscillation
-with ``h |λ| = 1.5``, where a step of EK0 is stable, by 1.4 in each step, and damp one with
-``h |λ| = 1`` by 0.94."""
+"""Number of sweeps before their changes are expected to shrink: the ``n``-th changes the stages by
+``(h J)^n / n!`` at first, and only later by a factor of ``0.22 h J`` each. Two sweeps alone
+multiply an oscillation with ``h |λ| = 1.5``, where a step of EK0 is stable, by 1.4 in each step,
+and damp one with ``h |λ| = 1`` by 0.94."""
 LOOK = 16
 """Steps between two looks, in the fast mode, at whether corrections are needed."""
 

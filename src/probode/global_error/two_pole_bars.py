@@ -16,6 +16,8 @@ from probode.engines.two_pole import vectors
 from probode.engines.two_pole.machine import Carried
 from probode.engines.two_pole.vectors import over
 from probode.global_error import scales
+from probode.global_error.between import Evaluator
+from probode.global_error.closer import in_bars, missing, no_smaller
 from probode.global_error.result import Calibration
 from probode.global_error.two_pole import Transport
 
@@ -53,6 +55,22 @@ def calibration(mode: str, done: Transport, values: np.ndarray, std: np.ndarray)
         sizes.append((np.sum(known.max(axis=0) ** 2), np.sum(extent**2)))
     size = _size(*np.sum(sizes, axis=0))
     return _made(mode, error, scale, std, done.judged.signs(size), done.f)
+
+
+def crossed(made: Calibration, f: Evaluator, t: Any, means: Any, std: np.ndarray) -> float:
+    """Return ``kinks`` (:mod:`probode.global_error.closer`), which this estimate does not see.
+
+    ``means`` are values and slopes at all nodes, ``(N, 2, d)``, ``std`` the model's deviations.
+    """
+    total, (n, _, d) = 0.0, means.shape
+    size = max(1, _BLOCK // d)
+    for begin in range(0, n - 1, size):
+        some = np.arange(begin, min(begin + size, n - 1))
+        missed = missing(f, 1, t, means, some, 1)
+        scale = np.hypot(std[some + 1, None] * made.ratio[some + 1], made.own[some + 1])
+        values = means[begin : some[-1] + 2, 0]
+        total = np.hypot(total, in_bars(missed, no_smaller(scale, values)))
+    return float(total)
 
 
 class AtTimes:

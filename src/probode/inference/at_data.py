@@ -30,7 +30,7 @@ class Seen(NamedTuple):
     solver: np.ndarray
     """Standard deviations of the solver's error."""
     expected: np.ndarray
-    """Which components of what ``observe`` returns belong to the columns."""
+    """Components of what ``observe`` returns, one for each column."""
 
     @property
     def share(self) -> np.ndarray:
@@ -74,11 +74,11 @@ def seen(objective: Objective, z: np.ndarray, s: int, posterior: Posterior) -> S
 
 
 def _pairs(data: Data, u: np.ndarray, eta: np.ndarray) -> tuple[np.ndarray, np.ndarray, bool]:
-    """Columns of ``u`` that are values, and the components of ``η`` that they are values of.
+    """Return the columns of ``u`` that are values, and the components of ``η`` measured by them.
 
-    Also whether the density is one number for all columns. Then the components are those on which
-    it depends, and the values are the columns on which it does, as many as there are components:
-    it is compared with flags, and multiplied by them, which are 0 and 1.
+    The third result: whether the density is one number for all columns. The components are then
+    those on which it depends. As many columns are values: those by which it has a derivative (a
+    flag is only compared with something) and which hold other numbers than 0 and 1.
     """
     density = data.density
     assert density is not None
@@ -99,7 +99,7 @@ def _pairs(data: Data, u: np.ndarray, eta: np.ndarray) -> tuple[np.ndarray, np.n
 
 @compiled()
 def _slopes(data: Data, eta: Array) -> tuple[Array, Array, Array]:
-    """How many numbers the density is, and whether these depend on ``u`` and ``η``."""
+    """Return the number of values of the density, and whether these depend on ``u`` and ``η``."""
     density = data.density
     assert density is not None
     program = density
@@ -109,7 +109,7 @@ def _slopes(data: Data, eta: Array) -> tuple[Array, Array, Array]:
             return jnp.sum(program(data.constants, u, eta))
 
         slopes = jax.grad(value, argnums=(0, 1))
-        # A slope may vanish at a maximum: then the one of the slope does not.
+        # The slope vanishes at a maximum, the second derivative does not.
         bends = jax.jacfwd(lambda eta: slopes(u, eta)[1])(eta)
         by_u, by_eta = slopes(u, eta)
         whole = jnp.min(known) > 0.0

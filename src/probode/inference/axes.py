@@ -1,16 +1,17 @@
-"""Directions that data determine, and those that they do not."""
+"""Directions of the parameters that data determine, and the others."""
 
 from typing import NamedTuple
 
 import numpy as np
 
 SEEN = 1e-3
-"""Change of the data on a long way, in units of their noise, which says nothing about it."""
+"""Largest change of the expected data over a long way that is invisible, in units of noise."""
 _SINGULAR, _SMALL = 1e-12, 1e-6
-"""Eigenvalues of curvatures of unit diagonal: made of rounding; and those of distinct numbers."""
+"""Eigenvalues of a curvature with unit diagonal: those below the first are rounding, those above
+the second are large enough to be inverted."""
 
 
-class Axes(NamedTuple):
+class DeterminedAxes(NamedTuple):
     """A curvature ``C = D V Λ Vᵀ D``, ``D⁻¹ C D⁻¹`` of unit diagonal, where data determine it."""
 
     size: np.ndarray
@@ -21,11 +22,11 @@ class Axes(NamedTuple):
     """Columns of ``D⁻¹ V`` along which nothing changes."""
 
     @classmethod
-    def of(cls, curvature: np.ndarray, way: np.ndarray) -> "Axes":
-        """Take ``C`` apart; ``way`` is how far each coordinate may be from here.
+    def of(cls, curvature: np.ndarray, way: np.ndarray) -> "DeterminedAxes":
+        """Decompose ``C``; ``way`` is the largest distance of each coordinate from here.
 
-        Directions are unknown along which ``√(dᵀ C d)``, what all data together change by in units
-        of their noise, is next to nothing on that way.
+        A direction is unknown if ``√(dᵀ C d)``, the change of all data together in units of their
+        noise, is negligible over that distance.
         """
         size = np.sqrt(np.maximum(np.diagonal(curvature), 0.0))
         seen = size * way >= SEEN
@@ -40,17 +41,17 @@ class Axes(NamedTuple):
         return cls(size, values[known], vectors[:, known], unknown)
 
     def curvature(self) -> np.ndarray:
-        """``C`` without the unknown directions."""
+        """Return ``C`` without the unknown directions."""
         rows = self.vectors * self.size[:, None]
         return (rows * self.values) @ rows.T
 
     def newton(self, gradient: np.ndarray) -> np.ndarray:
-        """``C⁻¹ g``."""
+        """Return ``C⁻¹ g``, a step without part in the unknown directions."""
         along = self.vectors.T @ (gradient / self.size)
         return self.vectors @ (along / np.abs(self.values)) / self.size
 
     def gain(self, gradient: np.ndarray, down: np.ndarray, up: np.ndarray) -> float:
-        """``½ gᵀ C⁻¹ g``, or less where a step along an axis would be longer than the ways."""
+        """Return ``½ gᵀ C⁻¹ g``, or less if a step along an axis exceeds ``down`` or ``up``."""
         along = self.vectors.T @ (gradient / self.size)
         steps = self.vectors * (along / np.abs(self.values)) / self.size[:, None]
         with np.errstate(divide="ignore"):

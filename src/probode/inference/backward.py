@@ -25,7 +25,7 @@ from probode.filter.step import Method, State
 from probode.global_error.beside import Beside
 from probode.global_error.schemes import scheme_for
 from probode.inference.joint import (
-    Rows,
+    LikelihoodRows,
     contributions,
     from_joint_covariance,
     rows_of_joint_covariance,
@@ -44,7 +44,7 @@ def fenrir(plan: Plan, task: Task) -> tuple[Array, Array]:
     return fenrir_rows(plan, task)[:2] if found is None else found
 
 
-def fenrir_rows(plan: Plan, task: Task) -> Rows:
+def fenrir_rows(plan: Plan, task: Task) -> LikelihoodRows:
     """The same, and what it is made of: ``w`` and ``log F`` of ``S = FᵀF``, ``r = Fᵀw``.
 
     ``log p = -½ Σ w² - Σ log F + ...``: the sum of the squares of the derivatives of both is an
@@ -100,7 +100,7 @@ def fenrir_rows(plan: Plan, task: Task) -> Rows:
     last = replace(method.constant(end), factor=widened(method, method.constant(end.factor)))
     indices = jnp.arange(data.t.shape[0])
     _, (rows, terms) = jax.lax.scan(body, last, indices, reverse=True)
-    return Rows(jnp.sum(terms), succeeded(task, kept), rows, terms)
+    return LikelihoodRows(jnp.sum(terms), succeeded(task, kept), rows, terms)
 
 
 def _through(method: Method, kernel: Kernel, right: State, kept: Saving, k: Any) -> State:
@@ -122,7 +122,7 @@ def plain(plan: Plan, task: Task) -> tuple[Array, Array]:
     return plain_rows(plan, task)[:2]
 
 
-def plain_rows(plan: Plan, task: Task) -> Rows:
+def plain_rows(plan: Plan, task: Task) -> LikelihoodRows:
     """The same, and what it is made of, as in :func:`fenrir_rows`."""
     mean, succeeded = filtered_means(plan, task)
     indices = jnp.arange(mean.shape[0])
@@ -135,4 +135,4 @@ def plain_rows(plan: Plan, task: Task) -> Rows:
         white = jax.scipy.linalg.solve_triangular(site.noise, site.z, trans=1)
         return contributions(white, jnp.diagonal(site.noise))
 
-    return Rows(jnp.sum(terms), succeeded, jax.vmap(row)(indices, mean), terms)
+    return LikelihoodRows(jnp.sum(terms), succeeded, jax.vmap(row)(indices, mean), terms)

@@ -23,6 +23,7 @@ from probode.inference.result import Fit
 from probode.inference.shooting import Shooting, begun
 from probode.inference.stated import problem_at, read_statement
 from probode.inference.task import Plan, read_task
+from probode.inference.written import Untraceable, for_jax
 from probode.model.diffusion import as_diffusion
 
 
@@ -61,8 +62,9 @@ def fit(
     Parameters
     ----------
     f
-        ``f(t, y, p, *args)``, traceable by JAX, with ``p`` the parameters by name: ``p["rate"]`` or
-        ``p.rate``. Or an equation made of it, such as ``SecondOrder(f)``.
+        ``f(t, y, p, *args)``, written with JAX or NumPy, with ``p`` the parameters by name:
+        ``p["rate"]`` or ``p.rate``. Or an equation with it, such as ``SecondOrder(f)``. Parameters
+        have no values while ``f`` is traced, so neither ``if`` nor ``float()`` works on them.
     data
         :class:`Observations`, or a pair ``(t, u)`` of times and values with ``noise=`` given here.
         A list or dict of several such data sets (subjects, experiments) is fitted together:
@@ -138,10 +140,8 @@ def fit(
         f, data, parameters, y0, t_span, noise, observe, log_density, args, jac, diffusion
     )
     given = read_starts(starts, statement.space)
-    _check_problem(statement, solver, control, diffusion)
     plan = Plan(method, calibration, solver.initialization, steps)
-    known = None if diffusion is None or statement.diffusion else float(diffusion)
-    objective = Objective(statement, plan, solver, control, known)
+    objective = _objective(statement, plan, solver, control, diffusion)
     stages = _stages(objective, temper)
     shooting = _shooting(objective, temper) if search == "shooting" else None
     with interruptible() as pressed:
@@ -157,6 +157,30 @@ def fit(
     if not made.success:
         warnings.warn(f"the fit has not converged: {made.message}.", RuntimeWarning, stacklevel=2)
     return made
+
+
+def _objective(
+    statement: Statement, plan: Plan, solver: Solver, control: PControl, diffusion: Any
+) -> Objective:
+    """Build the objective, with traceable copies of functions that are written with NumPy."""
+
+    def made(statement: Statement) -> Objective:
+        _check_problem(statement, solver, control, diffusion)
+        known = None if diffusion is None or statement.diffusion else float(diffusion)
+        return Objective(statement, plan, solver, control, known)
+
+    try:
+        return made(statement)
+    except Exception as error:  # functions written with NumPy fail in any way
+        try:
+            written = for_jax(statement)
+        except Untraceable:
+            raise
+        except Exception:
+            raise error from None
+        if written == statement:
+            raise
+    return made(written)
 
 
 def _shooting(objective: Objective, temper: Any) -> Shooting:

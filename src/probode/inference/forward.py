@@ -74,7 +74,7 @@ def forward(plan: Plan, task: Task) -> tuple[Array, Array]:
         )
 
     def over_switch(now: Filters, alone: Solve) -> tuple[State, Array]:
-        """Nothing is observed in a step across."""
+        """Step across a switch, where nothing is observed."""
         state = loop.across_from(thick, task.field, task.control, now.joint, end)[0]
         return state, jnp.zeros(())
 

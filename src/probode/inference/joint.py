@@ -78,18 +78,18 @@ def from_joint_covariance(plan: Plan, task: Task) -> tuple[Array, Array] | None:
     return jnp.sum(joint.offset) + log_normal(joint.z, joint.covariance), joint.succeeded
 
 
-class Rows(NamedTuple):
-    """A log likelihood and what it is made of."""
+class LikelihoodRows(NamedTuple):
+    """A log likelihood and its parts."""
 
     total: Array
     succeeded: Array
     rows: Array
     """Derivatives of these give an estimate of the negative Hessian of the total."""
     terms: Float[Array, " K"]
-    """Of each time, given those that come later (or earlier): they sum up to the total."""
+    """Log likelihood of each time, given the later (or earlier) ones: their sum is the total."""
 
 
-def rows_of_joint_covariance(plan: Plan, task: Task) -> Rows | None:
+def rows_of_joint_covariance(plan: Plan, task: Task) -> LikelihoodRows | None:
     """The same, and what it is made of: see :func:`probode.inference.backward.fenrir_rows`."""
     joint = _joint(plan, task)
     if joint is None:
@@ -101,7 +101,7 @@ def rows_of_joint_covariance(plan: Plan, task: Task) -> Rows | None:
     each = (x.reshape(joint.offset.shape[0], -1) for x in (white, pivots))
     terms = joint.offset + jax.vmap(log_whitened)(*each)
     rows = contributions(white, pivots) if joint.information is None else joint.information
-    return Rows(total, joint.succeeded, rows, terms)
+    return LikelihoodRows(total, joint.succeeded, rows, terms)
 
 
 def contributions(white: Array, pivots: Array) -> Array:

@@ -12,6 +12,7 @@ from jaxtyping import Array
 from probode.base.blas import one_blas_thread
 from probode.base.compile import compiled
 from probode.base.errors import check_choice
+from probode.base.in_double import in_double
 from probode.base.precision import double_precision, inside_trace, is_traced
 from probode.filter.control import PControl, PIControl
 from probode.filter.given import check_limits
@@ -55,7 +56,8 @@ def log_likelihood(
     ----------
     vector_field, t_span, y0, args, solver, control, jac
         As for :func:`probode.solve`. Steps end at the times of the data; the last datum is where
-        the solve ends.
+        the solve ends. Where ``vector_field`` switches in time, and at the times of inputs among
+        ``args``, the solve starts anew; these times may be parameters.
     data
         :class:`Observations`.
     method
@@ -148,24 +150,36 @@ def evaluate(plan: Plan, task: Task, wanted: Any) -> Any:
     if not (is_traced(leaves) or inside_trace()):
         return np.asarray(_value(plan, tree, *leaves))
 
+    static = plan, tree, wanted
+    return in_double(_values, static, leaves, differentiated=_with_slopes)
+
+
+def _values(static: tuple[Plan, Any, Any], leaves: Sequence[Array]) -> Array:
+    """Return the log likelihood in the user's type."""
+    plan, tree, wanted = static
+    return _inline(plan, tree, leaves).astype(wanted)
+
+
+def _with_slopes(static: tuple[Plan, Any, Any], leaves: Sequence[Array]) -> Array:
+    """Return the log likelihood, with its derivatives."""
+    plan, tree, wanted = static
+
     @jax.custom_jvp
     def value(*leaves: Array) -> Array:
-        with double_precision():
-            return _inline(plan, tree, leaves).astype(wanted)
+        return _values(static, leaves)
 
     def rule(primals: Any, tangents: Any) -> tuple[Array, Array]:
         moving = tuple(i for i, x in enumerate(tangents) if not isinstance(x, SymbolicZero))
-        with double_precision():
-            linearised = _slopes if is_traced(primals) else _linearised
-            found, slopes = linearised(plan, tree, moving, *primals)
-            parts = [
-                jnp.sum(slope * tangents[i].astype(float))
-                for i, slope in zip(moving, slopes, strict=True)
-            ]
-            return found.astype(wanted), sum(parts, jnp.zeros(())).astype(wanted)
+        found, slopes = _slopes(plan, tree, moving, *primals)
+        parts = [
+            jnp.sum(slope * tangents[i].astype(float))
+            for i, slope in zip(moving, slopes, strict=True)
+        ]
+        return found.astype(wanted), sum(parts, jnp.zeros(())).astype(wanted)
 
     value.defjvp(rule, symbolic_zeros=True)
-    return value(*leaves)
+    found: Array = value(*leaves)
+    return found
 
 
 def _inline(plan: Plan, tree: Any, leaves: Sequence[Array]) -> Array:
@@ -203,6 +217,3 @@ def _slopes(plan: Plan, tree: Any, moving: tuple[int, ...], *leaves: Array) -> A
     slopes = jnp.where(jnp.isfinite(value) & jnp.isfinite(slopes), slopes, 0.0)
     parts = jnp.split(slopes, splits)
     return value, [p.reshape(x.shape) for p, x in zip(parts, given, strict=True)]
-
-
-_linearised = compiled(0, 1, 2)(_slopes)

@@ -74,7 +74,10 @@ def _with_derivatives(asked: Asked, given: Given) -> Parts:
         known = [i for i in moving if i < fields or i == start]
         wanted = asked._replace(moving=tuple(min(i, fields) for i in known))
         with double_precision():
-            by_times = any(i == fields + steps or i > start for i in moving)
+            # Times of switches that are parameters move the steps, as those of the data do.
+            places = jax.tree.unflatten(tree, range(len(leaves))).control.crossings
+            timed = {fields + steps, *jax.tree.leaves(places), *range(start + 1, len(leaves))}
+            by_times = not timed.isdisjoint(moving)
             if by_times or not can_be_listed(wanted, jax.tree.unflatten(tree, primals)):
                 value = found(*primals)
                 slope = _slope_in_jax(asked, tree, primals, tangents)

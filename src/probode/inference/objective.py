@@ -25,14 +25,14 @@ from probode.filter.control import PControl
 from probode.filter.solvers import Solver
 from probode.inference.backward import fenrir_rows, plain_rows
 from probode.inference.forward import forward
-from probode.inference.joint import Rows
+from probode.inference.joint import LikelihoodRows
 from probode.inference.space import Space, Values
 from probode.inference.task import Plan, Task, read_task
 from probode.model.equation import as_equation
 from probode.model.observations import Observations
 from probode.programs.program import Program, trace
 
-WITH_ROWS: dict[str, Callable[[Plan, Task], Rows]] = {
+WITH_ROWS: dict[str, Callable[[Plan, Task], LikelihoodRows]] = {
     "fenrir": fenrir_rows,
     "plain": plain_rows,
 }
@@ -155,6 +155,13 @@ def with_parameters(
     kinds = (Argument.POSITIONAL_ONLY, Argument.POSITIONAL_OR_KEYWORD)
     places = [a for a in arguments if a.kind in kinds and a.default is Argument.empty]
     if len(places) <= count:
+        names = [a.name for a in places]
+        if len(names) == 2 and names[-1] in ("p", "params", "parameters") and names[0] != "t":
+            first = "u, y" if name == "log_density" else "t, y"
+            raise TypeError(
+                f"{name} takes {first} and the parameters in this order, got a function of "
+                f"{', '.join(names)}: write {name}({first}, {names[-1]})."
+            )
         return function
     if len(places) > count + 1:
         raise TypeError(

@@ -1,8 +1,8 @@
 """Where an objective is largest, by SciPy's optimisers.
 
-With a likelihood that tells what it is made of (its whitened residuals), a trust region with the
+If a likelihood has whitened residuals, a trust region is used, with the
 curvature of Gauss, Newton and Fisher: Levenberg and Marquardt's method on the objective itself,
-with its priors and a noise that may be a parameter. Others, and where that does not get on, by
+with its priors and a noise that may be a parameter. Others, and searches that make no progress, by
 BFGS.
 
 Whether a maximum was reached is asked in units of the log likelihood: ``½ gᵀ C⁻¹ g``, what a step
@@ -12,7 +12,7 @@ away.
 A bound is infinitely far away in the coordinates of the search. A number that Newton's method in
 the parameters themselves would take across its bound is put on it and held there while the others
 are searched, and let go if the slope then points inside (conditions of Karush, Kuhn and Tucker).
-Directions in which the data cannot change their mind are left as they are at the start.
+Directions that the data do not determine are left as they are at the start.
 """
 
 import warnings
@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.optimize import minimize
 
-from probode.inference.axes import SEEN, Axes
+from probode.inference.axes import SEEN, DeterminedAxes
 from probode.inference.objective import Look, Objective
 
 ENOUGH = 1e-6
@@ -32,14 +32,16 @@ GOOD = 1e-3
 _NO_GAIN = 6
 """Rejected steps in a row after which the objective is too rough to get on."""
 _FARTHER = 1e6
-"""A long way in ``z`` during a search, for numbers without bounds: starts may be much too small."""
-_LEAPS, _BETTER = (1.0, 3.0, 10.0), 1.0
-"""Steps in ``z`` from where a number changes nothing, and what has to be gained by one."""
+"""Largest distance in ``z`` during a search without bounds: starts may be much too small."""
+_LEAPS, _BETTER = (1.0, 3.0, 6.0, 9.0, 12.0, 15.0, 18.0, 21.0), 1.0
+"""Steps in ``z`` from a place where a number has no effect, and the least gain of one."""
 _ROUNDS = 4
-"""Searches for each number: held or let go, it is looked at again."""
+"""Bound for the searches per number, one after each time that a number is held or let go."""
 _NEAR, _NEARER = 0.1, 0.01
-"""Shares of an interval, or of the distance at the start, that are near to a bound: where a search
-has ended, and where it is worth stopping."""
+"""Distances from a bound, as shares of an interval or of the distance at the start: at the end of a
+search, and during one that is worth stopping."""
+_SHARES = (_NEAR, *np.logspace(-2.0, -11.0, 10))
+"""Distances from the bound that are tried for a number that is let go."""
 
 
 class Optimum(NamedTuple):
@@ -71,7 +73,7 @@ class _Search:
         self.iterations, self.without_gain = 0, 0
         self.seen = self.best_look.value
         self.refused, self.wait = 0, 0
-        """How often the objective did not allow to hold numbers, and the iteration to try again."""
+        """Number of failed attempts to hold numbers, and the iteration of the next attempt."""
         self.stopped = False
         """Whether the last search was stopped in order to hold numbers on their bounds."""
 
@@ -98,13 +100,13 @@ class _Search:
         return self._known(self.look(part), part)[1]
 
     def _known(self, look: Look, part: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Gradient and curvature without the directions that the data do not determine.
+        """Return gradient and curvature without the directions that the data do not determine.
 
         There the gradient is made of rounding, and a step of any length would follow.
         """
         assert look.curvature is not None
         curvature = look.curvature[np.ix_(self.free, self.free)]
-        axes = Axes.of(curvature, self._way(part))
+        axes = DeterminedAxes.of(curvature, self._way(part))
         stiff = float(np.mean(np.diagonal(curvature))) or 1.0
         rest = np.linalg.qr(axes.unknown)[0]
         slope = axes.size * (
@@ -113,13 +115,13 @@ class _Search:
         return slope, axes.curvature() + stiff * rest @ rest.T
 
     def _way(self, part: np.ndarray) -> np.ndarray:
-        """How far a number may be from here, if its start may be much too small."""
+        """Return the distances that numbers may move, even from starts that are much too small."""
         z = np.where(self.free, 0.0, self.full)
         z[self.free] = part
         return self.objective.space.way(z, _FARTHER)[self.free]
 
     def left(self, inverse: np.ndarray | None = None) -> float:
-        """What a step of Newton's method from the best place would gain, if it is not too long."""
+        """Return the gain that a step of Newton's method from the best place would have."""
         g = self.best_look.gradient[self.free]
         if inverse is not None:
             return float(0.5 * g @ inverse @ g)
@@ -127,11 +129,11 @@ class _Search:
             return np.inf
         curvature = self.best_look.curvature[np.ix_(self.free, self.free)]
         space = self.objective.space
-        axes = Axes.of(curvature, space.way(self.best)[self.free])
+        axes = DeterminedAxes.of(curvature, space.way(self.best)[self.free])
         return axes.gain(g, *(way[self.free] for way in space.ways(self.best)))
 
     def _inside(self, share: float = _NEAR) -> tuple[np.ndarray, np.ndarray]:
-        """Bounds that are near (-1, 1, else 0), and slopes of the objective towards these."""
+        """Return the bounds that are near (-1, 1, else 0) and the slopes towards these."""
         space = self.objective.space
         sides = space.at_bound(self.best, share)
         slopes = space.slopes(self.best)
@@ -140,14 +142,14 @@ class _Search:
         return sides, towards
 
     def pressing(self, share: float = _NEAR) -> np.ndarray:
-        """Bounds across which a step of Newton's method in the parameters would lead."""
+        """Return the bounds (-1, 1, else 0) that a Newton step in the parameters would cross."""
         sides, towards = self._inside(share)
         near = (sides != 0) & self.free & (towards > 0.0)
         curvature = self.best_look.curvature
         if not np.any(near) or curvature is None:
             return np.where(near, sides, 0)
         part = self.best[self.free]
-        axes = Axes.of(curvature[np.ix_(self.free, self.free)], self._way(part))
+        axes = DeterminedAxes.of(curvature[np.ix_(self.free, self.free)], self._way(part))
         step = np.zeros(len(self.best))
         step[self.free] = axes.newton(self.best_look.gradient[self.free])
         space = self.objective.space
@@ -156,9 +158,10 @@ class _Search:
         return np.where(near & across, sides, 0)
 
     def hold(self) -> bool:
-        """Hold the numbers on their bounds that press against them; whether the objective rises.
+        """Put the numbers that press against their bounds onto them, and hold them there.
 
-        The others follow by a step of Newton's method, or stay where they are.
+        The others follow by a step of Newton's method, or stay where they are. Return whether the
+        objective is as large there.
         """
         sides = self.pressing()
         if not np.any(sides):
@@ -178,21 +181,21 @@ class _Search:
         return False
 
     def _followed(self, z: np.ndarray, held: np.ndarray) -> np.ndarray:
-        """``z``, with the numbers that are not held where the curvature says they are best then."""
+        """Move the numbers that are not held to the maximum of the quadratic model, given ``z``."""
         curvature, others = self.best_look.curvature, self.free & ~held
         if curvature is None or not np.any(others):
             return z
         space = self.objective.space
         along = (space.flat(z) - space.flat(self.best))[held] / space.slopes(self.best)[held]
         slope = self.best_look.gradient[others] - curvature[np.ix_(others, held)] @ along
-        axes = Axes.of(curvature[np.ix_(others, others)], space.way(self.best)[others])
+        axes = DeterminedAxes.of(curvature[np.ix_(others, others)], space.way(self.best)[others])
         step = axes.newton(slope)
         moved = z.copy()
         moved[others] += step / max(1.0, float(np.max(np.abs(step))))
         return moved
 
     def released(self, wanted: np.ndarray) -> bool:
-        """Let go of numbers on their bounds where the objective rises inside; whether there are."""
+        """Let go of held numbers where the objective rises inside; return whether there are any."""
         sides, towards = self._inside()
         space, curvature = self.objective.space, self.best_look.curvature
         inside = wanted & ~self.free & (towards < 0.0)
@@ -207,7 +210,7 @@ class _Search:
         inside &= gain > ENOUGH
         if not np.any(inside):
             return False
-        for share in (_NEAR, 1e-2, 1e-3, 1e-4, 1e-6):
+        for share in _SHARES:
             z = space.on_bound(self.best, np.where(inside, sides, 0), share)
             look = self.objective.look(z)
             if look.value > self.best_look.value:
@@ -216,29 +219,34 @@ class _Search:
                 return True
         return False
 
-    def _unseen(self) -> np.ndarray:
-        """Which numbers change nothing here."""
-        curvature = self.best_look.curvature
-        if curvature is None:
-            return np.zeros(len(self.best), bool)
-        size = np.sqrt(np.maximum(np.diagonal(curvature), 0.0))
-        return self.free & (size * self.objective.space.way(self.best) < SEEN)
+    def _unseen(self, z: np.ndarray, look: Look) -> np.ndarray:
+        """Return a mask of the numbers that change nothing at ``z``."""
+        if look.curvature is None:
+            return np.zeros(len(z), bool)
+        size = np.sqrt(np.maximum(np.diagonal(look.curvature), 0.0))
+        return self.free & (size * self.objective.space.way(z) < SEEN)
 
     def elsewhere(self) -> bool:
-        """Look farther away for what changes nothing here; whether that is better."""
-        for i in np.flatnonzero(self._unseen()):
+        """Move a number that changes nothing here to where it does, if the objective is larger.
+
+        Return whether there is such a place.
+        """
+        best, found = self.best_look.value + _BETTER, None
+        for i in np.flatnonzero(self._unseen(self.best, self.best_look)):
             for step in (*_LEAPS, *(-one for one in _LEAPS)):
                 z = self.best.copy()
                 z[i] += step
                 look = self.objective.look(z)
-                if look.value > self.best_look.value + _BETTER:
-                    self._move(z, look)
-                    return True
-        return False
+                if look.value > best and not self._unseen(z, look)[i]:
+                    best, found = look.value, z
+        if found is None:
+            return False
+        self._move(found, self.objective.look(found))
+        return True
 
     def back(self, start: np.ndarray) -> None:
-        """Put numbers back to their starts about which the data say nothing at all."""
-        z = np.where(self._unseen(), start, self.best)
+        """Put numbers that change nothing back to their starts."""
+        z = np.where(self._unseen(self.best, self.best_look), start, self.best)
         look = self.objective.look(z)
         if look.value >= self.best_look.value - ENOUGH:
             self._move(z, look)
@@ -247,7 +255,7 @@ class _Search:
         self.best, self.best_look, self.full = z, look, z.copy()
 
     def after_iteration(self, intermediate_result: Any) -> None:
-        """Stop at a maximum, at a bound, or where it is not possible to get on."""
+        """Stop at a maximum, at a bound, or where no progress is possible."""
         self.iterations += 1
         gained = self.best_look.value > self.seen
         self.without_gain = 0 if gained else self.without_gain + 1

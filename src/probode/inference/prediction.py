@@ -10,10 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from probode.base.precision import double_precision
-from probode.inference.objective import Objective, with_parameters
+from probode.inference.objective import Objective
+from probode.inference.space import Values
 from probode.inference.stated import problem_at
 from probode.inference.uncertainty import Spread
-from probode.model.observations import as_function_of_time
+from probode.inference.written import of_all, traceable
 from probode.posterior.posterior import Posterior
 from probode.solve import solve
 
@@ -100,10 +101,10 @@ def predict(
     end = max(float(objective.statement.t1), float(flat.max()))
     if end > float(objective.statement.t1):
         posterior = posterior_at(objective, z, s, end)
-    function_at = _observed(objective, s, posterior.method.equation.order, observe)
+    function_at = _observed(objective, z, s, posterior, observe)
 
     def moved(step: np.ndarray) -> np.ndarray:
-        """Half the difference of the predictions at ``z ± step``."""
+        """Return half the difference of the predictions at ``z ± step``."""
         ends = (
             _value(posterior_at(objective, one, s, end), flat, function_at(one))
             for one in (z + step, z - step)
@@ -121,14 +122,14 @@ def predict(
     for direction in spread.unknown.T:
         still = np.abs(moved(direction)) <= _MOVES * solver_std + rounding
         variance = np.where(still, variance, np.inf)
-    variance = np.where(np.isnan(variance), np.inf, variance)  # no solution so near
+    variance = np.where(np.isnan(variance), np.inf, variance)  # without a solution nearby
     drawn = None
     if samples:
         if np.any(np.isinf(variance)) and np.any(spread.lost):
             names = [objective.space.names[i] for i in np.flatnonzero(spread.lost)]
             raise ValueError(
-                "there are no samples of this prediction: it depends on what the data do not "
-                f"determine, {', '.join(names)}. Fix some of these or add a prior."
+                "this prediction cannot be sampled: it depends on numbers that the data do not "
+                f"determine ({', '.join(names)}). Fix some of these, or add a prior."
             )
         rng = np.random.default_rng(seed)
         drawn = np.empty((samples, *mean.shape))
@@ -153,23 +154,30 @@ def predict(
 
 
 def _observed(
-    objective: Objective, s: int, order: int, observe: Any
+    objective: Objective, z: np.ndarray, s: int, posterior: Posterior, observe: Any
 ) -> Callable[[np.ndarray], Callable[..., Any] | None]:
-    """``observe`` with the parameters that belong to ``z``, as a function of ``z``.
+    """Return ``observe`` with the parameters that belong to ``z``, as a function of ``z``.
 
-    What the fit itself has observed comes with the estimates bound to it: these are taken off.
+    ``Fit.observe`` comes with the estimates bound to it, which are removed here.
     """
-    statement = objective.statement
+    if observe is None:
+        return lambda z: None
+    statement, order = objective.statement, posterior.method.equation.order
     if isinstance(observe, partial) and observe.func is statement.observe:
         observe = observe.func
-    if observe is not None and not callable(observe):
+    if not callable(observe):
         raise TypeError(f"observe must be a function, got {observe!r}.")
 
-    def at(z: np.ndarray) -> Callable[..., Any] | None:
-        if observe is None:
-            return None
-        p = statement.of_subject(objective.space.values(z, np), s)
-        return as_function_of_time(with_parameters(observe, order + 1, p, "observe"), order)
+    def values(z: np.ndarray) -> Values:
+        return statement.of_subject(objective.space.values(z, np), s)
+
+    t = np.asarray(posterior.t)[:1]
+    state = _states(posterior, t)[0].reshape(order, *posterior.shape)
+    function = traceable("observe", of_all(observe, order), t[0], *state, values(z))
+
+    def at(z: np.ndarray) -> Callable[..., Any]:
+        p = values(z)
+        return lambda t, *y: function(t, *y, p)
 
     return at
 
@@ -179,19 +187,19 @@ def _check_reached(posterior: Posterior, t: np.ndarray) -> None:
     reached = float(np.asarray(posterior.t)[-1])
     if np.any(t > reached):
         raise ValueError(
-            f"with the estimates there is no solution beyond t = {reached:g}: the solver failed "
-            "there, or took more than max_steps. Predict earlier times only."
+            f"the estimated parameters have no solution beyond t = {reached:g}: the solver failed "
+            "there, or reached max_steps. Pass earlier times only, or fit with a larger max_steps."
         )
 
 
 def _axes(spread: np.ndarray) -> np.ndarray:
-    """Columns ``l`` with ``Σ = Σ l lᵀ``, but for those of length zero."""
+    """Return columns ``l`` with ``Σ = Σ l lᵀ``, without those of length zero."""
     if not np.all(np.isfinite(spread)):
         raise ValueError(
             "the covariance of the parameters is not known, so there is no prediction with its "
             "uncertainty: use fit.posterior, which has the solver's alone."
         )
-    size = np.sqrt(np.diagonal(spread))  # so that large variances do not hide small ones
+    size = np.sqrt(np.diagonal(spread))  # large variances must not hide small ones
     size = np.where(size > 0.0, size, 1.0)
     values, vectors = np.linalg.eigh(spread / np.outer(size, size))
     some = values > np.finfo(float).eps * values.max(initial=0.0)
@@ -199,7 +207,7 @@ def _axes(spread: np.ndarray) -> np.ndarray:
 
 
 def _where_solved(posterior: Posterior, t: np.ndarray, states: np.ndarray) -> np.ndarray:
-    """``nan`` beyond the place where a solve has failed."""
+    """Set states beyond the end of a failed solve to ``nan``."""
     if not posterior.success:
         states[t > float(np.asarray(posterior.t)[-1])] = np.nan
     return states
@@ -213,7 +221,7 @@ def _states(posterior: Posterior, t: np.ndarray) -> np.ndarray:
 
 
 def _paths(posterior: Posterior, t: np.ndarray, seed: int) -> np.ndarray:
-    """One sample ``(K, order, d)``; before the start the mean, which is carried on there."""
+    """Draw one sample ``(K, order, d)``; times before the start get the extrapolated mean."""
     order, steps = posterior.method.equation.order, np.asarray(posterior.t)
     inside = np.clip(t, steps[0], steps[-1])
     drawn = [np.asarray(posterior.sample(1, seed=seed, t=inside, k=k))[0] for k in range(order)]

@@ -101,7 +101,7 @@ def _rows(fit: "Fit") -> list[tuple[str, ...]]:
         ("parameter", "estimate ± standard error", "relative", "bounds", "start", "prior")
     ]
     errors = np.sqrt(np.diagonal(fit.covariance))
-    values, starts = fit.space.flat(fit.z), fit.space.flat(fit._best.start)
+    values, starts = fit.space.flat(fit.z, settled=True), fit.space.flat(fit._best.start)
     names = fit.names
     for piece, part in fit.space:
         for j, i in enumerate(range(part.start, part.stop)):

@@ -92,7 +92,7 @@ class Fit:
         return self.space.names
 
     def _named(self, z: np.ndarray) -> dict[str, Any]:
-        values = self.space.values(z, np)
+        values = self.space.settled(z)
         return {name: float(x) if np.ndim(x) == 0 else np.array(x) for name, x in values.items()}
 
     @cached_property
@@ -134,10 +134,10 @@ class Fit:
 
     @property
     def n_data(self) -> int:
-        """How many numbers were measured: a value with its flag is one.
+        """Number of measured values; a value with its flag is one.
 
-        With a ``log_density`` that is one number for all columns of a datum, these are as many as
-        the components of the solution on which it depends, and no more than the columns.
+        A ``log_density`` that is one number for all columns of a datum counts for as many values as
+        there are components of the solution on which it depends, at most one for each column.
         """
         return int(sum(np.sum(~np.isnan(one.u)) for one in self._seen))
 
@@ -167,9 +167,9 @@ class Fit:
 
     @property
     def residuals(self) -> Any:
-        """What was measured minus what is expected, ``(K, m)``; of several data sets a list.
+        """Measured minus expected values, ``(K, m)``; for several data sets a list.
 
-        Without columns that are no values, such as the flags of censored ones.
+        Columns that are no values, such as the flags of censored ones, are left out.
         """
         found = [one.residuals for one in self._seen]
         return found if self._subjects else found[0]

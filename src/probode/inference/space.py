@@ -24,7 +24,7 @@ from probode.base.record import unchecked
 from probode.model.distributions import Distribution
 
 _FAR = 10.0
-"""A long way in ``z``, in units of ``1 + |z|``."""
+"""Largest distance in ``z`` for numbers without bounds, in units of ``1 + |z|``."""
 _FARTHEST = 1e100
 _ON_BOUND = 1e-12
 """Distance of a number on its bound, in units of the interval or of the start's distance."""
@@ -34,7 +34,7 @@ class NoParameter(KeyError):
     """A ``KeyError`` whose text is a sentence."""
 
     def __str__(self) -> str:
-        """Without quotes around it."""
+        """Return the text without the quotes that ``KeyError`` puts around it."""
         return str(self.args[0])
 
 
@@ -51,10 +51,11 @@ class Values(dict[str, Any]):
             raise AttributeError(f"there is no parameter {name!r}; there are {known}.") from None
 
     def __missing__(self, name: Any) -> Any:
-        """Refuse what is not a name."""
+        """Raise for a key that is not a name."""
         raise NoParameter(
-            f"there is no parameter {name!r}; parameters go by name, p.{next(iter(self), 'name')} "
-            f"or p[{next(iter(self), 'name')!r}], and there are {', '.join(self)}."
+            f"there is no parameter {name!r}. Parameters are read by name, as in "
+            f"p.{next(iter(self), 'name')} or p[{next(iter(self), 'name')!r}]; their names are "
+            f"{', '.join(self)}."
         )
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], tuple[str, ...]]:
@@ -219,9 +220,19 @@ class Space:
             (piece.name, piece.start if piece.fixed else found[piece.name]) for piece in self.pieces
         )
 
-    def flat(self, z: np.ndarray) -> np.ndarray:
+    def settled(self, z: np.ndarray) -> Values:
+        """Return values by name; a number at a bound is the bound."""
+        values, sides = self.values(z, np), self.at_bound(z)
+        for piece, part in self:
+            for side, bound in ((-1, piece.lower), (1, piece.upper)):
+                if bound is not None:
+                    there = sides[part].reshape(piece.start.shape) == side
+                    values[piece.name] = np.where(there, bound, values[piece.name])
+        return values
+
+    def flat(self, z: np.ndarray, *, settled: bool = False) -> np.ndarray:
         """Natural values as one vector, in the order of :attr:`names`."""
-        values = self.values(z, np)
+        values = self.settled(z) if settled else self.values(z, np)
         return np.concatenate([np.zeros(0), *(np.ravel(values[p.name]) for p in self.free)])
 
     def slopes(self, z: np.ndarray) -> np.ndarray:
@@ -232,8 +243,9 @@ class Space:
     def at_bound(self, z: np.ndarray, share: float | None = None) -> np.ndarray:
         """Return -1 for numbers at their lower bound, 1 for those at the upper one, else 0.
 
-        At it is within a ``share`` of the interval, or of the distance at the start. By default
-        where :meth:`on_bound` puts numbers, which is nearer than any search comes by itself.
+        The distance that counts is a ``share`` of the interval, or of the distance at the start.
+        The default is that of :meth:`on_bound`: a search that does not put numbers on their
+        bounds never comes as close.
         """
         share = 10.0 * _ON_BOUND if share is None else share
         found = np.zeros(self.size, int)
@@ -246,7 +258,7 @@ class Space:
         return found
 
     def on_bound(self, z: np.ndarray, sides: np.ndarray, share: float | None = None) -> np.ndarray:
-        """``z`` with numbers put on their lower (-1) or upper (1) bound, or near it."""
+        """Return ``z`` with numbers put on their lower (-1) or upper (1) bound, or near it."""
         moved = z.copy()
         for piece, part in self:
             for side in (-1, 1):
@@ -256,11 +268,11 @@ class Space:
         return moved
 
     def way(self, z: np.ndarray, free: float = _FAR) -> np.ndarray:
-        """Return how far a number may still be from ``z``, the longer one of :meth:`ways`."""
+        """Return the largest distance of a number from ``z``, the longer one of :meth:`ways`."""
         return np.maximum(*self.ways(z, free))
 
     def ways(self, z: np.ndarray, free: float = _FAR) -> tuple[np.ndarray, np.ndarray]:
-        """Return how far numbers may still be below and above ``z``: factors times ``1 + |z|``.
+        """Return the largest distances of numbers below and above ``z``: factors times ``1 + |z|``.
 
         They are ``free`` for numbers without bounds. The ``z`` of others is a logarithm, in which
         the way from a bound to the rest of the interval (or to the start) is longer near a bound.
@@ -276,7 +288,7 @@ class Space:
 
     @property
     def widths(self) -> np.ndarray:
-        """Lengths of intervals, or distances of starts from the only bound; without one zero."""
+        """Length of the interval, or distance of the start from its only bound, else zero."""
         parts = []
         for piece, _ in self:
             ends = [piece.start if x is None else x for x in (piece.lower, piece.upper)]

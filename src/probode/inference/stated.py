@@ -40,8 +40,8 @@ def read_statement(
     _check_alike(read)
     if all(np.all(np.isnan(one.u)) for one in read):
         raise ValueError(
-            "there are no data to fit: all values u are nan, which means that they were not "
-            "measured. Check how they were read."
+            "there are no data to fit: all values u are nan, which stands for values that were not "
+            "measured. Check how the data were read."
         )
     if not isinstance(args, tuple | list):
         raise TypeError(

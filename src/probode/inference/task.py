@@ -7,14 +7,14 @@ import numpy as np
 from jaxtyping import Array
 
 from probode.base.precision import is_traced
-from probode.base.record import record, unchecked
+from probode.base.record import record
 from probode.base.status import Status
 from probode.filter.control import Control, GridSteps, PControl
-from probode.filter.crossing import across_switches, also_stopping_at, snapped
+from probode.filter.crossing import Crossings, across_switches, also_stopping_at, snapped
 from probode.filter.given import break_times, initial_values, span, step_control
 from probode.filter.loop import begin
 from probode.filter.saving import Beside, Saving, begin_saving, run_saving
-from probode.filter.solvers import Solver
+from probode.filter.solvers import Solver, for_function
 from probode.filter.start import Initialization
 from probode.filter.step import Method
 from probode.model.equation import FirstOrder, as_equation, check_equation
@@ -38,7 +38,7 @@ class Task:
     y0: Array
     data: Data
     times: Array
-    """Where the solution is wanted: the times of the data, those at a switch right before it."""
+    """Times at which the solution is needed: those of the data; at a switch, right before it."""
     inside: Array
     """Whether all data are in the interval."""
     diffusion: Array | None
@@ -110,23 +110,30 @@ def read_task(
         diagonal=solver.jacobian == "diagonal",
         reads=equation.reads,
     )
+    if for_function(solver, field, t0, values.reshape(-1)) is not solver:
+        raise ValueError(
+            "vector_field calls jax.pure_callback, which JAX cannot differentiate, and the Taylor "
+            "start needs derivatives: pass solver=EK0(order, initialization='runge-kutta')."
+        )
     given_shape = (equation.order, *shape) if equation.order > 1 else shape
     steps = step_control(control, None, None, t0, given_shape, equation, solver.prior.longest_step)
     other = () if type(equation) is FirstOrder else (equation,)
     method = solver.method(field.d, *other)
     check_equation(equation, field, method.structure, method.jacobian)
-    method = unchecked(Method, {**vars(method), "frozen": frozen})
+    method = method.with_frozen_gains() if frozen else method
     backwards = not is_traced(t0, t1) and float(t1) < float(t0)
     bound = data.bound(t0, tuple(values) if equation.order > 1 else values, backwards)
     _check_interval(data, t0, t1)
     xp: Any = jnp if is_traced(t0, t1, data.t) else np
     inside = (data.t >= xp.minimum(t0, t1)) & (data.t <= xp.maximum(t0, t1))
     known = break_times(None, args, t0, t1, True)
+    assert isinstance(steps, PControl)
     ends: Any = across_switches(steps, field, known, t0, bound.t[-1], solver.initialization)
     wanted = snapped(bound.t, ends)
     ends = also_stopping_at(ends, wanted, t0, t1)
     if grid is not None:
-        ends = GridSteps(_read_grid(grid, data, t0, backwards))
+        nodes = _read_grid(grid, wanted, t0, backwards, ends.crossings)
+        ends = GridSteps(nodes, ends.crossings)
     if diffusion is not None:
         diffusion = _read_diffusion(diffusion, method)
     return Task(
@@ -142,9 +149,16 @@ def read_task(
     )
 
 
-def _read_grid(grid: Any, data: Observations, t0: Any, backwards: bool) -> Array:
-    """Times of all steps: those given, the start, the data; to the last datum."""
-    if is_traced(grid, data.t, t0):
+def _read_grid(
+    grid: Any, times: Any, t0: Any, backwards: bool, crossings: Crossings | None
+) -> Array:
+    """Times of all steps: those given, the start, the data, across switches; to the last datum."""
+    if crossings is not None and is_traced(crossings):
+        raise ValueError(
+            "with grid, the times at which the vector field switches must be known when the "
+            "likelihood is traced, but they depend on parameters here: leave grid out."
+        )
+    if is_traced(grid, times, t0):
         raise ValueError(
             "grid needs times that are known when the likelihood is traced: those of the data, t0 "
             "and grid itself must not be parameters."
@@ -152,8 +166,12 @@ def _read_grid(grid: Any, data: Observations, t0: Any, backwards: bool) -> Array
     given = np.asarray(grid, float).reshape(-1)
     if not np.all(np.isfinite(given)):
         raise ValueError("grid must be finite: there are times that are not.")
-    needed = np.unique(np.append(np.asarray(data.t, float), float(t0)))
+    needed = np.unique(np.append(np.asarray(times, float), float(t0)))
     low, high = needed[0], needed[-1]
+    if crossings is not None:
+        ends = np.append(crossings.before, crossings.after)
+        ends = ends[np.isfinite(np.tile(crossings.before, 2)) & (ends > low) & (ends < high)]
+        needed = np.union1d(needed, ends)
     inside = given[(given > low) & (given < high)]
     # A step as short as the distance of a datum from a point of the grid helps nobody.
     near = np.abs(inside[:, None] - needed).min(axis=1, initial=np.inf)

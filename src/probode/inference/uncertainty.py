@@ -1,6 +1,6 @@
-"""How well data determine parameters: covariances, and directions that nothing is known of.
+"""Covariances of parameters, and directions that the data do not determine.
 
-With ``C`` (the curvature from first derivatives, whose zeros are exact) and ``H`` (the negative
+Given ``C`` (the curvature from first derivatives, whose zeros are exact) and ``H`` (the negative
 Hessian, by differences, whose zeros are not)::
 
     C = D (K Λ Kᵀ + 0 U Uᵀ) D       Σ = D⁻¹ K (Kᵀ D⁻¹ H D⁻¹ K)⁻¹ Kᵀ D⁻¹
@@ -12,29 +12,29 @@ from typing import NamedTuple
 
 import numpy as np
 
-from probode.inference.axes import Axes
+from probode.inference.axes import DeterminedAxes
 from probode.inference.objective import Objective
 from probode.inference.space import Space
 
 _UNKNOWN = 1e-10
 """Eigenvalues of the correlation-like form of the Hessian below this say nothing."""
 _WIDE = 10.0
-"""Standard errors so many times as large as a bounded number (and its start) say nothing."""
+"""Ratio of a standard error to a bounded number (and its start) above which it is meaningless."""
 _PART = 1e-2
-"""Share of a number in a direction that is undetermined for it to be called so."""
+"""Least share in an undetermined direction for a number to be called undetermined."""
 _LENGTH = 0.1
-"""Of the directions that are undetermined, in units of the largest change of a coordinate."""
+"""Largest change of a coordinate in the steps along undetermined directions."""
 
 
 class Spread(NamedTuple):
     """The uncertainty of the parameters on the scale without bounds."""
 
     covariance: np.ndarray
-    """That of the directions which the data determine; ``nan`` if it is not known."""
+    """Covariance in the directions which the data determine."""
     unknown: np.ndarray
     """Columns: small steps in directions that the data do not determine."""
     lost: np.ndarray
-    """Which numbers change along these."""
+    """Whether each number changes along these."""
 
 
 def spread(objective: Objective, z: np.ndarray, hessian: np.ndarray | None) -> Spread:
@@ -45,7 +45,7 @@ def spread(objective: Objective, z: np.ndarray, hessian: np.ndarray | None) -> S
     free = np.flatnonzero(space.at_bound(z) == 0)
     among = np.ix_(free, free)
     way = space.way(z)[free]
-    axes = Axes.of(curvature[among], way)
+    axes = DeterminedAxes.of(curvature[among], way)
     size = axes.size[:, None]
     bent = hessian[among] / (size * size.T)
     unseen = axes.unknown * size
@@ -89,7 +89,7 @@ def curvature_at(objective: Objective, z: np.ndarray) -> np.ndarray:
 
 
 def _sizes(space: Space, z: np.ndarray) -> np.ndarray:
-    """Return how large bounded numbers are, in their units; infinite for those without a bound."""
+    """Return the sizes of bounded numbers, in their units; infinite for those without a bound."""
     sizes = []
     for piece, part in space:
         width = space.widths[part]

@@ -17,18 +17,18 @@ from probode.programs.arithmetic import Guard
 class Evaluation:
     """The function of an equation at a time and a state as the user writes it.
 
-    Of ``y^(k) = f`` that is the right-hand side of the system of first order for
-    ``u = (y, ..., y^(k-1))``; of ``M y' = f`` it is ``f``. Of a residual ``F(t, y, y')`` a state is
-    ``u = (y, y')``, and the value is that of ``F``.
+    For ``y^(k) = f`` it is the right-hand side of the system of first order for
+    ``u = (y, ..., y^(k-1))``; for ``M y' = f`` it is ``f``. For a residual ``F(t, y, y')`` the
+    state is ``u = (y, y')``, and the value is that of ``F``.
     """
 
     equation: Equation
     arguments: tuple[Any, ...] = ()
     vectorized: bool = False
     guard: Guard | None = None
-    """Turns errors of arithmetic into NaN; ``None``: they are raised."""
+    """Guard that turns errors of arithmetic into NaN; ``None``: they are raised."""
     box: Bounds | None = None
-    """Where the function is evaluated only."""
+    """Bounds outside of which the function is not evaluated."""
 
     def __call__(self, t: float, u: np.ndarray) -> Any:
         """Return the value."""

@@ -58,7 +58,7 @@ class Traced(NamedTuple):
     checks: int
     numbers: Numbers
     wrong_jac: str | None = None
-    """Which entry of the user's ``jac`` is not the derivative of the function, if one is not."""
+    """Description of a wrong entry of the user's ``jac``, if there is one."""
 
 
 class UserFunction(NamedTuple):
@@ -241,7 +241,7 @@ class UserFunction(NamedTuple):
     def _field(
         self, function: Callable[..., Any], t0: float, y0: np.ndarray, numbers: Numbers
     ) -> Field:
-        """The traced problem with the exact Jacobian; with the user's where JAX knows none."""
+        """Return the traced problem with the exact Jacobian, or with the user's if JAX has none."""
         order, mass = self.embedding.order, self.mass
         arguments = numbers.after(self.args)
         start: Any = np.asarray(y0 if order == 1 else y0.reshape(order, -1))

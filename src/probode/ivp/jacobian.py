@@ -118,7 +118,7 @@ class UserJacobian(NamedTuple):
         t_span: tuple[float, float],
         y0: np.ndarray,
     ) -> str | None:
-        """Raise where ``jac`` cannot be called or has the wrong shape; say where it is wrong.
+        """Raise if ``jac`` cannot be called or has the wrong shape; describe a wrong entry.
 
         It is compared with differences of ``function`` (both on the real form of a state) at the
         start and at points near it: terms that vanish at the start are seen there.

@@ -185,8 +185,8 @@ def say_if_unstable(
 ) -> None:
     """Tell the user of EK0 once when its steps were limited by stability, not by the tolerance.
 
-    ``evaluation(t, y)`` computes what the user's ``fun`` does. A function is looked at once for an
-    order and a number of steps: its evaluations take longer than a solve does.
+    ``evaluation(t, y)`` computes what the user's ``fun`` does. A function is examined once per
+    order and number of steps: the evaluations for it take longer than a solve.
     """
     solver, steps = posterior.solver, int(posterior.stats.accepted)
     first_order = posterior.method.equation.order == 1  # of others the limits are not known

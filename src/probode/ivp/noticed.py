@@ -1,9 +1,9 @@
-"""Discontinuities of ``f`` that were not announced: noticed in the steps, located, reported.
+"""Discontinuities of ``f`` that are not ``breakpoints``: noticed in the steps, located, reported.
 
 A step across a jump of ``f`` is short, and ``f`` changes much faster in it than in the steps around
-it. There ``f`` is followed along the solution, and bisected: between ``a`` and ``b`` the half in
-which it changes more. A jump is what is left of the change when the interval has shrunk to
-rounding; a layer, however thin, has none.
+it. There ``f`` is evaluated along the solution, and the interval bisected: the half in
+which it changes more is kept. A change that remains when the interval has shrunk to rounding is a
+jump; a layer, however thin, has none.
 
 Evaluations of ``f`` next to the solution tell whether ``t`` switches or ``y``: a switch in time
 stays where it is for other states. Such a time becomes a breakpoint of another solve, which may
@@ -38,34 +38,38 @@ from probode.programs.branches import numbers_in
 from probode.programs.switches import NONE, Switches
 
 _DIP, _DIP_IN_PYTHON = 1e-2, 0.5
-"""Part of the longest steps before and after that a step across a jump is, at most."""
+"""Largest length of a step across a jump, as a part of the longest steps before and after it."""
 _AROUND = 40
-"""Steps before and after that are compared."""
+"""Number of steps before and after with which a step is compared."""
 _STEEP, _NEAR = 10.0, 3
-"""Factor by which ``f`` changes faster than in most of so many steps before and after."""
+"""Factor by which ``f`` changes faster than usual at a jump, and the number of steps before and
+after that define the usual rate."""
 _MOST, _MOST_IN_PYTHON = 50, 1000
-"""Places that are examined: the most suspicious ones."""
+"""Largest number of places that are examined, the most suspicious ones first; and the same for an
+``f`` that Python runs."""
 _MOST_ROUNDS, _MOST_UNRESOLVED = 32, 2
-"""Solves with more breakpoints each (one that gets stuck at a jump shows none behind it); those
-where there are more jumps than can be found."""
+"""Largest number of solves, each with more breakpoints (one that gets stuck at a jump shows none
+after it); and of those with more jumps than can be found."""
 _MOST_NUMBERS = 200
-"""Numbers in the code of a function that are tried as times of jumps, at two evaluations each."""
+"""Largest number of constants in the code of a function that are tried as times of jumps, at two
+evaluations each."""
 _SAMPLES = 2048
-"""Evaluations of a function that may switch, where no error estimate has looked at it."""
+"""Number of samples of a function that may switch, if no error estimate has evaluated it."""
 _LEFT = 1e-3
-"""Part of how much ``f`` varies that a jump is, at least."""
+"""Smallest size of a jump, as a part of the range of ``f``."""
 _BESIDE = 1e-3
-"""Part of a state by which another one is away from it."""
+"""Distance of another state, as a part of the state."""
 
 _TINY, _DOUBLINGS = 1e-6, 20
 """Part of a solve that its last step is where it gets stuck; how often that is doubled to get
 across."""
 
 _RECENT, _FLIPS, _FLIP, _SOON = 1000, 4, 0.5, 0.05
-"""Last steps among which a solution that slides along a jump has so many changes of ``f`` by this
-part of its range there, within this part of the time so far."""
+"""Numbers by which a solution that slides along a jump is recognised: among the last ``_RECENT``
+steps, ``_FLIPS`` changes of ``f`` by ``_FLIP`` of its range there, within ``_SOON`` of the time so
+far."""
 _ACROSS = 10
-"""Doublings of what the solution moves in a step, to get across the jump."""
+"""Largest number of times that the distance of a step is doubled to get across the jump."""
 
 Jump = tuple[np.ndarray, float, float]
 """The state at a jump, and the times right before and right after it."""
@@ -78,14 +82,14 @@ class Noticed(NamedTuple):
     """Whatever the state is."""
     by_state: np.ndarray
     stuck: float | None = None
-    """The end of a solve that did not get away from a jump."""
+    """Time at which a solve got stuck at a jump."""
     evaluations: int = 0
-    """Evaluations of ``f`` that it took to locate them."""
+    """Number of evaluations of ``f`` for locating the jumps."""
     unresolved: bool = False
-    """Whether some follow each other more closely than ``f`` was looked at: others may have been
-    missed."""
+    """Whether some jumps follow each other more closely than the samples of ``f``: others may have
+    been missed."""
     resets: bool = True
-    """Whether events with a reset are for this equation."""
+    """Whether this equation allows events with a reset."""
 
     @property
     def words(self) -> str | None:
@@ -213,7 +217,7 @@ def _around_numbers(task: Task, t: np.ndarray) -> np.ndarray:
 
 
 def _are_away(intervals: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """Whether intervals, shape ``(N, 2)``, are further than their lengths from all known times."""
+    """Whether intervals, shape ``(N, 2)``, are farther than their lengths from all known times."""
     if len(known) == 0:
         return np.ones(len(intervals), bool)
     length = np.abs(intervals[:, 1] - intervals[:, 0])
@@ -226,7 +230,7 @@ def _are_away(intervals: np.ndarray, known: np.ndarray) -> np.ndarray:
 
 
 def _dips(t: np.ndarray, part: float, ended: bool) -> np.ndarray:
-    """Find the steps shorter than this part of the longest one before and of the longest behind.
+    """Find the steps shorter than this part of the longest one before and the longest one after.
 
     A solve that did not reach its end counts as if long steps followed.
     """
@@ -241,8 +245,8 @@ def _dips(t: np.ndarray, part: float, ended: bool) -> np.ndarray:
 class _Along:
     """The equation along a solution: ``f(t, y)``, or a residual ``F(t, y, y')``.
 
-    A residual is about zero on both sides of a jump, if each is evaluated with its own slope. It is
-    evaluated with the slope before the jump on both.
+    A residual is about zero on both sides of a jump if each is evaluated with its own slope.
+    Therefore both are evaluated with the slope before the jump.
     """
 
     def __init__(self, posterior: Posterior, evaluation: Evaluation, embedding: Embedding) -> None:
@@ -267,7 +271,7 @@ class _Along:
 
     @property
     def steepness(self) -> np.ndarray:
-        """How much faster ``f`` changes in a step than around it, where that is a jump above one.
+        """Ratio of the rate at which ``f`` changes in a step to the smallest rate of a jump.
 
         Zero where it changes less than a jump does.
         """
@@ -290,7 +294,7 @@ class _Along:
         return np.asarray(_LEFT * varies + 1e-9 * (np.abs(fa) + np.abs(fb)) + 1e-300)
 
     def _state(self, y: np.ndarray, slope: np.ndarray) -> np.ndarray:
-        """Return the state of which the equation has a value, those of residuals with a slope."""
+        """Return the state at which the equation is evaluated; for residuals with a slope."""
         return np.concatenate([y, slope]) if self._evaluation.is_residual else y
 
     def _value(self, t: float, y: np.ndarray) -> np.ndarray:
@@ -302,7 +306,7 @@ class _Along:
         return np.concatenate([found.real, found.imag]) if self._embedding.is_complex else found
 
     def bisected(self, places: np.ndarray, limits: Limits) -> list[Jump]:
-        """States at jumps within these steps, with the times right before and right after."""
+        """Locate states at jumps within these steps, with the times right before and after."""
         found = []
         for step in places.tolist():
             if limits.left <= 0.0:
@@ -313,7 +317,7 @@ class _Along:
         return found
 
     def rough(self, limits: Limits) -> np.ndarray:
-        """Pairs of times between which ``f`` may jump, from samples along the whole solution."""
+        """Find pairs of times between which ``f`` may jump, from samples of the whole solution."""
         curve, values = self._curve, []
         times, step = places_between(curve.t, _SAMPLES)
         part = (times - curve.t[step]) / curve.h[step]
@@ -329,7 +333,7 @@ class _Along:
         return rough_between(times[good], (curve.slope(step, part) - f)[good], f[good])
 
     def in_time(self, intervals: np.ndarray, limits: Limits) -> list[Jump]:
-        """Jumps within intervals that stay for other states."""
+        """Locate jumps within intervals that are there for other states, too."""
         curve, sign = self._curve, 1.0 if self._curve.t[-1] >= self._curve.t[0] else -1.0
         found = []
 
@@ -409,7 +413,7 @@ class _Along:
         return True
 
     def slides(self) -> bool:
-        """Whether ``f`` jumps at the end of the solution because of the state, to and fro.
+        """Whether ``f`` jumps back and forth at the end of the solution because of the state.
 
         Either the last steps show several such jumps within a small part of the time, or they are
         tiny and there is a jump a little ahead or behind.

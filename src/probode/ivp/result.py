@@ -194,18 +194,20 @@ class Embedding(NamedTuple):
         if not self.is_complex:
             return y
         halves = self._halves(y)
-        return (halves[..., 0, :] + 1j * halves[..., 1, :]).reshape(*y.shape[:-1], -1)
+        return (halves[..., 0, :] + 1j * halves[..., 1, :]).reshape(*y.shape[:-1], y.shape[-1] // 2)
 
     def stds(self, std: Any) -> Any:
         """Standard deviations of ``|y - mean|``."""
         if not self.is_complex:
             return std
         halves = self._halves(std)
-        return np.hypot(halves[..., 0, :], halves[..., 1, :]).reshape(*std.shape[:-1], -1)
+        return np.hypot(halves[..., 0, :], halves[..., 1, :]).reshape(
+            *std.shape[:-1], std.shape[-1] // 2
+        )
 
     def _halves(self, x: Any) -> Any:
         """Real and imaginary parts apart: ``(..., k, 2, n)``."""
-        return x.reshape(*x.shape[:-1], -1, 2, self.n)
+        return x.reshape(*x.shape[:-1], x.shape[-1] // (2 * self.n), 2, self.n)
 
     def covariances(self, cov: Any) -> Any:
         """``E (y - m)(y - m)ᴴ``."""

@@ -26,6 +26,7 @@ from probode.filter import loop
 from probode.filter.control import Control, PControl
 from probode.filter.solvers import Solver
 from probode.filter.step import Method
+from probode.global_error.schemes import scheme_for
 from probode.ivp.checkpoint import identity
 from probode.ivp.choice import Candidate
 from probode.ivp.constraint import constraint_of
@@ -49,9 +50,12 @@ from probode.posterior.finish import calibrated, run_and_finish
 from probode.posterior.paths import NodePath, Path, SavedPath
 from probode.posterior.posterior import Posterior
 from probode.programs.jacobian_check import WrongJacobianError
+from probode.programs.kinks import kinked
 from probode.programs.switches import NONE, Switches
 from probode.solve import build_posterior
 
+_FEW_COMPONENTS = 2000
+"""Largest size of a large system with kinks whose steps are all kept to judge its error bars."""
 _MOST_REPEATS = 3
 """Solves again where the steps missed something that a look between them saw."""
 
@@ -159,7 +163,7 @@ class Task:
         try:
             return self._solve_with_jac(solver, control, budget, suspects)
         except WrongJacobianError as error:
-            words = _without_jac(error, "differences of `fun` take its place")
+            words = _without_jac(error, "finite differences of `fun` are used instead")
             task = replace(self, options=self.options._replace(jac=None))
             done = task._solve_with_jac(solver, control, budget, suspects)
         if done is None:
@@ -227,7 +231,7 @@ class Task:
                 traced = None
             assert posterior is not None
         if traced is not None and traced.wrong_jac is not None:
-            words = _without_jac(traced.wrong_jac, "the exact derivative of `fun` takes its place")
+            words = _without_jac(traced.wrong_jac, "the exact derivative of `fun` is used instead")
             posterior = replace(posterior, problem=posterior.problem.noted(words))
         stats = posterior.stats
         counts = {
@@ -281,10 +285,15 @@ class Task:
                 journal=lambda by, given: journal.begin(identity(by, given, *same), by, given)
             )
         smoothing = options.smooth and not large
-        sparse = self.times is not None and isinstance(way, Compiled) and embedding.order == 1
+        sparse = self.times is not None and isinstance(way, Compiled)
         sparse = sparse and not large and journal is None
         calibrating = options.calibration != "model"
-        if not (large and self.times is not None and journal is None):
+        only = None  # the times at which alone a large solve is kept
+        if large and journal is None and self.times is not None and len(self.times):
+            # Steps that cross kinks are all kept: the error bars need a closer look at them.
+            kept = method.structure.d <= _FEW_COMPONENTS and kinked(way.problem.field)
+            only = None if kept else self.times
+        if only is None:
             on_disk = journal is not None and journal.store.folder is not None
             monitor = monitor.bounded(method, smoothing, calibrating, sparse, on_disk)
 
@@ -303,7 +312,6 @@ class Task:
 
         if large:
             asked = self.asked(way)
-            only = self.times if journal is None else None  # all steps are kept then
             begins = None if self.carried is None else self.carried.error
             mode = options.calibration
             stored = journal is not None
@@ -313,17 +321,19 @@ class Task:
             if only is not None:
                 nodes, final, status = large_system.saved_path(way.given, only, monitor)
                 return finish(nodes.held_to(method, held), final, status, self.limits)
+        needed = 0
+        if calibrating and sparse:
+            needed = scheme_for(method, smoothing, options.calibration).k + embedding.order
         with large_arrays_in(None if journal is None else journal.store.folder):
-            return run_and_finish(
-                *(partial(way.run, engine), smoothing, monitor, finish),
-                *(self.output, self.times, budget, held),
-            )
+            run = partial(way.run, engine)
+            out, times = self.output, self.times
+            return run_and_finish(run, smoothing, monitor, finish, out, times, budget, held, needed)
 
     def _cut(self, made: Posterior, held: Constraint | None, limits: Limits) -> Posterior:
         """The posterior up to the event that ends it, with its events.
 
-        They are located once: a second search, of the part that is kept, could find others, and
-        the piece that follows would begin at a time to which its state does not belong.
+        The events are located once: a second search, of the part that is kept, could find others,
+        and the next piece would then start from a state that belongs to another time.
         """
         if self.watched is None:
             return made
@@ -342,7 +352,7 @@ _UNTIL_LARGE = "until is not for SparseEK1, which has no dense Jacobian: use EK0
 
 
 def _without_jac(found: Any, instead: str) -> str:
-    """Warn of a ``jac`` that is left out; return what there is to say of it."""
+    """Warn of a wrong ``jac`` that is not used; return the text of the warning."""
     words = f"{str(found).removesuffix('.')}; {instead}"
     warnings.warn(f"{words}.", stacklevel=2)
     return words
@@ -357,4 +367,6 @@ def _steps_of(path: Path) -> tuple[np.ndarray, np.ndarray]:
     if isinstance(path, SavedPath):
         return np.asarray(path.saved.t), np.asarray(path.saved.mean)
     rows: Any = path.trail if isinstance(path, ChosenPath) else cast(NodePath, path).rows
-    return np.asarray(rows.t), np.asarray(rows.mean)
+    t = np.asarray(rows.t)
+    known = rows.nodes if isinstance(path, ChosenPath) else None
+    return t if known is None else t[known], np.asarray(rows.mean)

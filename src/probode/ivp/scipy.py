@@ -26,7 +26,7 @@ from probode.ivp.result import Embedding
 from probode.posterior.paths import NodePath
 from probode.programs.arithmetic import Guard
 from probode.programs.finite_differences import finite_difference_jacobian
-from probode.programs.jacobian_check import Watched, WrongJacobianError
+from probode.programs.jacobian_check import WatchedJacobian, WrongJacobianError
 
 _MANY = 2**30
 
@@ -109,7 +109,7 @@ class _FilterSolver(OdeSolver):
             return self._embedding.jacobian(matrix).astype(float)
 
         guarded = self._guard.over(given, 2 * (self._embedding.flatten(self.y).size,))
-        known = None if jac is None else Watched(self._function, guarded)
+        known = None if jac is None else WatchedJacobian(self._function, guarded)
 
         def matrix(t: float, y: np.ndarray, f: np.ndarray) -> np.ndarray:
             nonlocal known
@@ -119,7 +119,9 @@ class _FilterSolver(OdeSolver):
                     found: np.ndarray = known(t, y)
                     return found
                 except WrongJacobianError as error:
-                    warnings.warn(f"{error}: differences of `fun` take its place.", stacklevel=2)
+                    warnings.warn(
+                        f"{error}: finite differences of `fun` are used instead.", stacklevel=2
+                    )
                     known = None
             return differences(t, y, f)
 

@@ -22,7 +22,7 @@ from probode.ivp.function import Traced, UserFunction, host_problem
 from probode.model.implicit import Implicit
 from probode.posterior.outcome import Problem
 from probode.programs.arithmetic import Guard
-from probode.programs.jacobian_check import Watched
+from probode.programs.jacobian_check import WatchedJacobian
 from probode.programs.switches import NONE, Switches, stops_before, switches
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class DrivenFromPython:
     def __init__(self, task: "Task", solver: Solver, user: UserFunction) -> None:
         self.solver, self._task, self._user = solver, task, user
         self._asked = solver.initialization
-        self._watched: Watched | None = None
+        self._watched: WatchedJacobian | None = None
 
     def prepare(
         self, method: Method, control: Control, y0: np.ndarray, suspects: np.ndarray
@@ -140,7 +140,7 @@ class DrivenFromPython:
         self._y0, self._said, self._begun = y0, guard.notes, list[str]()
         jacobian, self._watched = hosted.jacobian, None
         if jacobian is not None and task.options.jac is not None:
-            jacobian = self._watched = Watched(hosted.function, jacobian)
+            jacobian = self._watched = WatchedJacobian(hosted.function, jacobian)
         self._hosted = hosted._replace(jacobian=guarded_on_host(jacobian, self._said))
         self._found = task.switching(self._user.switches)
         value = partial(value_at, self._hosted, y0)

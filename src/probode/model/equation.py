@@ -183,6 +183,10 @@ class Equation(Part):
         """The same equation as ``u' = g(t, u)`` for ``u = (y, ..., y^(k-1))``: a vector field."""
         return field if type(self) is FirstOrder else System(self, field)
 
+    def outset(self, field: VectorField, t0: Array, y0: Float[Array, " m"]) -> tuple[Array, Array]:
+        """Return ``u = (y, ..., y^(k-1))`` at the start as it fulfils the equation, and ``u'``."""
+        return y0, self.first_order(field)(t0, y0)
+
     def start(
         self,
         initialization: Callable[..., Any],

@@ -143,6 +143,13 @@ class Implicit(Equation):
         size = jnp.where(size == 0.0, 1.0, size)
         return LocalNoise(whitened, moved / size, update)
 
+    def outset(self, field: VectorField, t0: Array, y0: Float[Array, " m"]) -> tuple[Array, Array]:
+        """Return a consistent ``y`` with the guess of ``y'``, and the slope of ``y``."""
+        given, guess = jnp.split(y0, 2)
+        known = consistent.consistent(field, t0, given, guess)
+        slope = consistent.derivatives(field, t0, known, 1)[1]
+        return jnp.concatenate([known.y, guess]), jnp.concatenate([slope, jnp.zeros_like(guess)])
+
     def start(
         self,
         initialization: Callable[..., Any],

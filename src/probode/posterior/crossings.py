@@ -1,10 +1,10 @@
-"""Where functions of time and state change sign along a curve that is a polynomial on each step.
+"""Zeros of functions of time and state along a curve that is a polynomial on each step.
 
 Every function is sampled in *cells* (:mod:`probode.posterior.cells`): a step each, or less where
 the step is long in comparison to the interval or the curve bends too much. A cell is cut in two as
 long as it may hold more than one zero, or as long as the quartic through its samples does not
-describe the function. So crossings within one long step are told apart, however close to each
-other, where the function is smooth on the scale of the samples: for functions that are affine in
+describe the function. This separates crossings within one long step, however close to each other,
+where the function is smooth on the scale of the samples: for functions that are affine in
 the state always, since the cells follow the curve; for others, where they do not oscillate between
 samples.
 
@@ -50,7 +50,7 @@ _BLOCK = 2**17
 _BESIDE = 1e-9
 """So far (in parts of the distance between samples) from a zero a function is probed."""
 _ROUNDING, _CANCELLED = 1e-9, 1e-3
-"""Parts of its terms, and of their change, that a function and its change may be to be rounding."""
+"""Largest function values and changes that count as rounding, as parts of their terms."""
 _LAST_DIGITS = 8.0 * float(np.finfo(float).eps)
 _MOVED, _PROBES = 1e-6, 3
 """Relative change of a state that shows how large the terms are, and the number of changes."""

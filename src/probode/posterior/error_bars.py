@@ -24,6 +24,7 @@ from probode.global_error.result import Calibration
 from probode.posterior.again import PART, Compared, compared, lost_repeat
 from probode.posterior.conditioned import NOT_AGAIN
 from probode.posterior.paths import NodePath, SavedPath
+from probode.programs.kinks import kinked
 
 if TYPE_CHECKING:
     from probode.posterior.posterior import Posterior
@@ -129,9 +130,9 @@ class ErrorBars:
         return replace(self, status_code=code, missing=missing)
 
     def _with_a_look_between(self: Any, limits: Limits) -> "Posterior":
-        """See whether the vector field does something between the steps that they did not see.
+        """Evaluate the vector field between the steps, for changes that the steps missed.
 
-        A function that Python evaluates is looked at as often as time allows.
+        A function that Python runs is evaluated as often as time allows.
         """
         made, problem, t = self.calibration, self.problem, np.asarray(self.t)
         assert made is not None and isinstance(self.path, NodePath)
@@ -161,8 +162,12 @@ class ErrorBars:
         """
         switches, made = self.problem.switches, self._calibrated("with_looked")
         depends, stops = (True, 0) if switches is None else switches.numbers
-        known = Looked(depends, stops, *numbers)
-        known = known._replace(unresolved=switches is not None and switches.unresolved)
+        if made.looked is None:
+            kinks = -1.0 if kinked(self.problem.field) else 0.0
+        else:
+            kinks = Looked(*np.asarray(made.looked).tolist()).kinks
+        unresolved = switches is not None and switches.unresolved
+        known = Looked(depends, stops, *numbers)._replace(unresolved=unresolved, kinks=kinks)
         looked: Any = np.array(known, float)
         return replace(self, calibration=replace(made, looked=looked))
 

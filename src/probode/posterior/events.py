@@ -209,12 +209,12 @@ class Located(NamedTuple):
 
     crossings: Sequence[Crossing]
     ended: bool
-    """Whether the last of them ends the solve."""
+    """Whether the last crossing ends the solve."""
     whole: bool
     """Whether there was time to search the whole curve."""
 
     def cut_at(self, t: np.ndarray) -> "Located":
-        """The same for a posterior that ends at the last of them; ``t`` are its nodes.
+        """Return the crossings for a posterior that ends at the last one; ``t`` are its nodes.
 
         Its last step is shorter than it was, all others are the same.
         """

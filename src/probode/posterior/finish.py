@@ -53,13 +53,15 @@ def run_and_finish(
     times: np.ndarray | None = None,
     budget: int | None = None,
     constraint: Constraint | None = None,
+    derivatives_kept: int = 0,
 ) -> Posterior | None:
     """Outside a trace: chunk by chunk, every step kept, results as NumPy arrays.
 
     ``output`` is what the caller will do with the posterior: with a time limit it is done for a few
     steps, as all that follows them, to know how much time to leave for it. With ``times``, a
     monitor that is sparse has the solution kept there only. ``None`` is returned if ``budget``
-    steps were taken and it is not done. The posterior is held to a ``constraint``.
+    steps were taken and it is not done. The posterior is held to a ``constraint``. Where it
+    is kept at ``times`` only, ``derivatives_kept`` of the steps are, for ``finish``.
     """
     limits = monitor.limits
 
@@ -67,7 +69,9 @@ def run_and_finish(
         code = np.asarray(status.value)
         if kept.spans:
             assert times is not None
-            sparse, whole = chosen_path(final, kept, times, smoothing, limits, constraint)
+            sparse, whole = chosen_path(
+                final, kept, times, smoothing, limits, constraint, derivatives_kept
+            )
             posterior = finish(sparse, final, code, limits)
             return posterior if whole else posterior.without("output")
         path = node_path(final, kept, smoothing, limits).held_to(kept.method, constraint)

@@ -1,5 +1,6 @@
 """Posteriors of large stiff systems (SparseEK1): what their engine needs, and what comes of it."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,14 @@ from probode.engines.two_pole.system import Asked, system_of
 from probode.filter.loop import Solve
 from probode.filter.smooth import Marginals
 from probode.global_error import two_pole, two_pole_bars
+from probode.global_error.between import evaluator
+from probode.global_error.diagnosis import Looked
 from probode.model.equation import Equation, FirstOrder
 from probode.model.gaussian import norm
 from probode.model.mass_matrix import MassMatrix
 from probode.posterior.paths import NodePath, SavedPath
 from probode.posterior.posterior import Posterior
+from probode.programs.kinks import kinked
 
 
 def read(
@@ -90,6 +94,12 @@ def calibrated(posterior: Posterior, given: Given, mode: str) -> Posterior:
     mean, std = np.asarray(found), np.asarray(norm(columns))
     if isinstance(posterior.path, NodePath):
         made = two_pole_bars.calibration(mode, done.finished(), mean, std)
+        field = given.inputs.field
+        if given.large.system.mass is None and len(mean) > 1 and kinked(field):
+            curve = np.asarray(posterior.t), np.asarray(posterior.path.means)[:, :2]
+            kinks = two_pole_bars.crossed(made, evaluator(field)[0], *curve, std)
+            looked: Any = np.array(Looked(True, 0, kinks=kinks), float)
+            made = replace(made, looked=looked)
     else:
         made = done.watch.calibration(mode, done, mean, std)
     return posterior.with_calibration(made).with_looked()

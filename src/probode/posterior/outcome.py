@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from probode.base.in_double import as_one
 from probode.base.precision import double_precision, on_host
 from probode.base.record import record, static
 from probode.model.gaussian import norm
@@ -73,6 +74,7 @@ class Gaussian:
     """Standard deviations of components for which the model has none, ``(*times, d)``."""
 
     @property
+    @as_one
     def std(self) -> Array:
         """Marginal standard deviations, in the shape of the mean."""
         xp: Any = np if on_host(self.columns) else jnp
@@ -91,6 +93,7 @@ class Gaussian:
         """
         return self.covariance_with(self)
 
+    @as_one
     def covariance_with(self, other: "Gaussian") -> Array:
         """Covariances with another derivative at the same times; with itself: ``cov``."""
         structure = self.structure
@@ -146,11 +149,13 @@ class Joint:
         return self._stacked([part.mean for part in self.parts])
 
     @property
+    @as_one
     def std(self) -> Array:
         """Marginal standard deviations, in the shape of the mean."""
         return self._stacked([part.std for part in self.parts])
 
     @property
+    @as_one
     def cov(self) -> Array:
         """Covariance of all derivatives, one after the other: shape ``(*times, k d, k d)``."""
         with double_precision():
@@ -168,6 +173,7 @@ class Joint:
         own = [norm(each * part.own) for part, each in pairs if part.own is not None]
         return norm(np.stack([norm(both.reshape(*direction.shape[:-1], -1)), *own]), 0)
 
+    @as_one
     def _stacked(self, values: list[Array]) -> Array:
         xp: Any = np if on_host(values[0]) else jnp
         with double_precision():
@@ -232,7 +238,7 @@ class Problem:
         return found
 
     def with_events(self, located: Any) -> "Problem":
-        """The same with its events."""
+        """Return a copy with its events."""
         found = copy.copy(self)
         found.located = located
         return found

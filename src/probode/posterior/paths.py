@@ -31,6 +31,7 @@ from probode.engines.dense_output import (
 from probode.engines.kept import padded, state_bytes
 from probode.engines.two_pole.dense import unsure
 from probode.filter import saving
+from probode.filter.frozen import moved
 from probode.filter.loop import Rows
 from probode.filter.saving import Saving
 from probode.filter.smooth import Marginals, sample_rows, spread_noise
@@ -104,6 +105,19 @@ class NodePath(Path):
             smoothed = replace(smoothed, factor=pack(smoothed.factor))
         return NodePath(replace(rows, factor=pack(rows.factor)), smoothed)
 
+    def moving_with(self, times: Array) -> "NodePath":
+        """The same with derivatives by its times: see :meth:`probode.filter.loop.Rows`."""
+        rows, smoothed = self.rows.moving_with(times), self.smoothed
+        if smoothed is not None:
+            smoothed = replace(smoothed, mean=moved(smoothed.mean, rows.t))
+        return replace(self, rows=rows, smoothed=smoothed)
+
+    def _standing(self) -> "NodePath":
+        smoothed = self.smoothed
+        if smoothed is not None:
+            smoothed = replace(smoothed, mean=moved(smoothed.mean, -self.rows.t))
+        return replace(self, rows=self.rows.standing(), smoothed=smoothed)
+
     @property
     def t(self) -> Array:
         return self.rows.t
@@ -149,7 +163,8 @@ class NodePath(Path):
             held = self.held.elsewhere(method, each, one)
             mean, columns = held_to(method, held, k, one)
         shape = times.shape
-        return mean.reshape((*shape, -1)), columns.reshape((*shape, *columns.shape[1:]))
+        mean = mean.reshape((*shape, *mean.shape[1:]))
+        return mean, columns.reshape((*shape, *columns.shape[1:]))
 
     def _evaluate(self, method: Method, t: Any, k: int) -> tuple[Array, Array]:
         host = on_host(self.rows.t) and not is_tracer(t)
@@ -159,19 +174,32 @@ class NodePath(Path):
             if host:
                 _check_times(times)
             right = self._right(np if host else jnp, each)
-            by: Any = interpolator_for(method).interpolate if host else evaluate_rows
-            mean, columns = by(method, self.rows, self.smoothed, right, each, k)
+            if method.frozen:
+                mean, columns = self._moving(method, right, each, k)
+            else:
+                by: Any = interpolator_for(method).interpolate if host else evaluate_rows
+                mean, columns = by(method, self.rows, self.smoothed, right, each, k)
         return (
             mean.reshape((*times.shape, *mean.shape[1:])),
             columns.reshape((*times.shape, *columns.shape[1:])),
         )
+
+    def _moving(self, method: Method, right: Any, t: Any, k: int) -> tuple[Array, Array]:
+        """The same with frozen gains: derivatives by ``t`` are the next derivative."""
+        still = self._standing()
+        known = still.rows, still.smoothed, right, jax.lax.stop_gradient(t)
+        mean, columns = evaluate_rows(method, *known, k)
+        if k == method.prior.order or not is_tracer(t):
+            return mean, columns
+        pair = jnp.stack([mean, evaluate_rows(method, *known, k + 1)[0]], axis=-2)
+        return moved(pair, t)[..., 0, :], columns
 
     def unsure(self, method: Method, t: Any) -> np.ndarray:
         """How far the curve may be off between two steps of a filter that has no smoother."""
         times = np.asarray(t, float)
         each = times.reshape(-1)
         found = unsure(method, self.rows, self._right(np, each), each)
-        return found.reshape((*times.shape, -1))
+        return found.reshape((*times.shape, *found.shape[1:]))
 
     def _right(self, xp: Any, t: Any) -> Any:
         """For each time: the node at which the step ends that it falls into, or is next to."""

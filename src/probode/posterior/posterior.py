@@ -11,6 +11,7 @@ from jaxtyping import Array
 
 from probode.base.compile import compiled
 from probode.base.errors import whole_number
+from probode.base.in_double import as_one
 from probode.base.precision import double_precision, is_traced, on_host
 from probode.base.record import record, static
 from probode.base.status import Status
@@ -84,6 +85,7 @@ class Posterior(ErrorBars, Conditional, Views):
         return self.path.t
 
     @property
+    @as_one
     def spread(self) -> Array:
         """Factor of all standard deviations from the estimate of a fixed diffusion; else one."""
         with double_precision():
@@ -122,6 +124,7 @@ class Posterior(ErrorBars, Conditional, Views):
         """
         return self.derivative(t, 0)
 
+    @as_one
     def derivative(self, t: Any = None, k: int = 1) -> Gaussian:
         """The ``k``-th derivative of the solution, ``0 <= k <= order``.
 
@@ -167,6 +170,7 @@ class Posterior(ErrorBars, Conditional, Views):
         parts = [self.derivative(t, j) for j in range(self.method.equation.order)]
         return parts[0] if len(parts) == 1 else Joint(tuple(parts), len(self.shape))
 
+    @as_one
     def sample(self, n: int = 1, *, seed: Any = 0, t: Any = None, k: int = 0) -> Array:
         """Joint samples of the whole trajectory, shape ``(n, N, *shape)``.
 
@@ -239,6 +243,7 @@ class Posterior(ErrorBars, Conditional, Views):
             return mean + ratio * (drawn - mean) + scale * own
 
     @property
+    @as_one
     def log_evidence(self) -> Array:
         """Logarithm of the evidence: of all residuals under the calibrated model."""
         if not self.solver.smooths:
@@ -247,6 +252,7 @@ class Posterior(ErrorBars, Conditional, Views):
             return self._hand_out(self.method.diffusion.log_evidence(self.evidence))
 
     @property
+    @as_one
     def diffusion(self) -> Array:
         """The estimated diffusion ``σ²``.
 
@@ -267,6 +273,7 @@ class Posterior(ErrorBars, Conditional, Views):
             return self._hand_out(sigma2)
 
     @property
+    @as_one
     def step_sizes(self) -> Array:
         """Lengths of the accepted steps, shape ``(N-1,)``; negative when integrating backwards."""
         return self.path.step_sizes()
@@ -282,8 +289,7 @@ class Posterior(ErrorBars, Conditional, Views):
     def success(self) -> Any:
         """Whether the end of the interval, or an event that ends the solve, was reached."""
         code = self.status_code
-        with double_precision():  # inside a trace the code has 64 bits
-            return (code == Status.SUCCESS.value) | (code == Status.EVENT.value)
+        return (code == Status.SUCCESS.value) | (code == Status.EVENT.value)
 
     @property
     def message(self) -> str:

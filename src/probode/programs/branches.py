@@ -1,7 +1,7 @@
 """Whether a function that only Python can evaluate may switch in time, by its code.
 
-Comparisons, ``%``, ``//`` and calls such as ``int`` or ``bisect`` are the ways to switch. A
-function without any of them is smooth in time, and needs few looks between the steps.
+A function can switch by comparisons, ``%``, ``//`` and calls such as ``int`` or ``bisect``. One
+without any of them is smooth in time, and needs few evaluations between the steps.
 """
 
 import dis

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from probode.base.compile import compiled
-from probode.base.jax_inside import Opaque
+from probode.base.jax_inside import Opaque, Unreadable
 from probode.base.precision import inside_trace, is_traced
 from probode.base.record import record, static
 from probode.programs.jacobian_check import points_near
@@ -22,6 +22,7 @@ from probode.programs.program import (
     Program,
     is_numeric,
     is_whole,
+    numbers_of,
     of_data,
     trace,
     with_data,
@@ -116,6 +117,18 @@ class Field:
         programs = (self.program, self.jacobian_program)
         return any(program is not None and program.calls_libraries for program in programs)
 
+    def has_derivatives(self, t: Array, y: Array) -> bool:
+        """Whether JAX can differentiate ``f``: a ``pure_callback`` in it may have no rule."""
+        try:
+            if "pure_callback" not in self.program.operations():
+                return True
+            jax.eval_shape(lambda y: jax.jvp(partial(self, t), (y,), (y,)), y)
+        except Unreadable:
+            return True
+        except ValueError:
+            return False
+        return True
+
     def may_be_kept(self) -> bool:
         """Whether what the vector field closes over is small, and outlives the trace it is in."""
         arrays = (*self.constants, *self.jacobian_constants)
@@ -126,7 +139,7 @@ class Field:
     def with_arguments(self, args: tuple[Any, ...]) -> "Field":
         """The same field with other parameters, of the same types."""
         leaves = jax.tree.leaves(tuple(args))
-        numbers = [leaves[i] for i in self.data_leaves(args)]
+        numbers = [numbers_of(leaves[i]) for i in self.data_leaves(args)]
         data = [leaf if isinstance(leaf, jax.Array) else np.asarray(leaf) for leaf in numbers]
         return Field(
             self.program,
@@ -184,22 +197,22 @@ def bind(
     if jac is None or is_traced(field) or inside_trace() or _has_right_jacobian(field, t0, y0):
         return field
     warnings.warn(
-        f"`jac` is not the derivative of {name} near the start: the exact derivative takes its "
-        "place. (Is it transposed, or in another order than y?)",
+        f"`jac` is not the derivative of {name} near the start: the exact derivative is used "
+        "instead. (Is `jac` transposed, or in another order than `y`?)",
         stacklevel=3,
     )
     return replace(field, jacobian_program=None, jacobian_constants=())
 
 
 _WRONG = 0.01
-"""Part of a product that a user's Jacobian may leave out."""
+"""Largest part of a product by which a user's Jacobian may differ."""
 
 
 def _has_right_jacobian(field: Field, t0: Array, y0: Array) -> bool:
-    """Whether the user's Jacobian times some directions is what JAX's derivative gives.
+    """Whether the user's Jacobian times some directions agrees with JAX's derivative.
 
-    At points near the start, where terms are seen that vanish at the start itself. What is not
-    finite there, and what JAX has no derivative of, is not judged.
+    They are compared at points near the start, since terms may vanish at the start itself. Values
+    that are not finite, and functions without a derivative in JAX, are not judged.
     """
     if not field.is_differentiable(t0):
         return True
@@ -266,7 +279,7 @@ def trace_field(
 
     def trace_both(is_data: Callable[[Any], bool]) -> Field:
         """Trace with those parameters as data that ``is_data`` says; the others are constants."""
-        data = [jnp.asarray(leaf) for leaf in leaves if is_data(leaf)]
+        data = [jnp.asarray(numbers_of(leaf)) for leaf in leaves if is_data(leaf)]
 
         def trace_one(function: Callable[..., Any], check: Callable[[Any], Array]) -> Any:
             def evaluate(t: Array, y: Array, *parameters: Any) -> Array:
@@ -318,7 +331,7 @@ def bind_values(
         return jnp.concatenate([_real(value, name, None).reshape(-1) for value in found])
 
     def attempt(is_data: Callable[[Any], bool]) -> Field:
-        data = [jnp.asarray(leaf) for leaf in leaves if is_data(leaf)]
+        data = [jnp.asarray(numbers_of(leaf)) for leaf in leaves if is_data(leaf)]
         flat: Any = y0.reshape(-1)
         program, constants = _trace(of_data(evaluate, leaves, tree, is_data), t0, flat, data)
         count = jax.eval_shape(partial(program, constants), t0, flat, *data).shape[0]

@@ -74,7 +74,7 @@ def sparse_differences(
 
 
 def _sizes(y: np.ndarray) -> np.ndarray:
-    """Return the differences actually taken, rounding included; each leads away from zero.
+    """Return the steps of the differences, rounding included; each is taken away from zero.
 
     Many functions have a kink at zero (``max(y, 0)``, ``abs(y)``), and a difference across it is
     the derivative of neither side.

@@ -147,7 +147,9 @@ def key_of_arguments(leaves: list[Any]) -> Hashable:
             raise NoKey
         if isinstance(leaf, float):
             described.append(float)
-        elif isinstance(leaf, np.ndarray | np.generic | jax.Array) and leaf.dtype.kind in "fc":
+        elif isinstance(leaf, np.ndarray | np.generic | jax.Array) and (
+            getattr(leaf.dtype, "kind", None) in ("f", "c", None)  # None: a key of jax.random
+        ):
             described.append((type(leaf), leaf.dtype, leaf.shape))
         else:
             described.append(key_of(leaf, within=""))
@@ -195,7 +197,7 @@ class _Keys:
             return (kind, *(self.key(part, depth) for part in parts))
         if callable(value) and kind.__module__.startswith("jax"):
             return Same(value)  # a compiled function: what it reads was read when it was traced
-        pieces = interpolators.read(value)
+        pieces: Any = interpolators.read(value) or interpolators.read_grid(value)
         if pieces is not None:
             return (Same(kind), self._fixed(self.key, tuple(pieces), depth))
         look: Callable[[Any, int], Hashable] = self._object

@@ -10,6 +10,7 @@ there::
     cubic      the spline through all values: twice continuously differentiable
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
 
@@ -26,6 +27,9 @@ __all__ = ["Constant", "Cubic", "Input", "Linear", "constant", "cubic", "linear"
 _COMPARED = 64
 """Up to so many times are all compared at once, which is faster than a search."""
 _OUTSIDE = ("hold", "refuse")
+
+Pick = Callable[..., Any]
+"""``(x, k=0)``: row ``i + k`` of an array with a row for each time, ``i`` the interval."""
 _BOUNDARIES = ("not-a-knot", "natural")
 
 
@@ -73,26 +77,37 @@ class Input:
             plain = jax.tree.map(unwrap, self, is_leaf=lambda x: isinstance(x, TracedArray))
             return TracedArray(jnp.asarray(plain(jnp.asarray(unwrap(t, as_array=True), float))))
         xp: Any = jnp if any(isinstance(x, jax.Array) for x in (t, *data)) else np
-        last = len(self.times) - self._fewest
-        if xp is jnp:
-            how = "compare_all" if len(self.times) <= _COMPARED else "scan"
-            i = jnp.searchsorted(self.times, t, side="right", method=how)
-        else:
-            i = xp.searchsorted(self.times, t, side="right")
-        i = xp.clip(i - 1, 0, last)
-        value = self._value(xp, t, i)
+        value = self._value(xp, t, self._interval(xp, t))
         if self.outside == "hold":
             return value
         inside = (t >= self.times[0]) & (t <= self.times[-1])
         return xp.where(_beside(xp, inside, self.values), value, np.nan)
 
-    def _value(self, xp: Any, t: Any, i: Any) -> Any:
-        """The value at ``t``, which is in interval ``i``."""
+    def _interval(self, xp: Any, t: Any) -> Pick:
+        """The interval that a time is in: ``pick(x, k)`` is ``x[i + k]`` of interval ``i``."""
+        last = len(self.times) - self._fewest
+        if xp is jnp and last < _COMPARED:  # no index that depends on t: kernels can evaluate that
+            begun = self.times[1 : last + 1] <= jnp.asarray(t)[..., None]
+            always = jnp.ones((*begun.shape[:-1], 1), bool)
+            inside = jnp.concatenate([always, begun], -1) & jnp.concatenate([~begun, always], -1)
+
+            def pick(x: Any, k: int = 0) -> Any:
+                rest = x.ndim - 1
+                mask = inside.reshape(*inside.shape, *[1] * rest)
+                return jnp.sum(jnp.where(mask, x[k : last + 1 + k], 0.0), axis=-1 - rest)
+
+            return pick
+        options = {"method": "scan"} if xp is jnp else {}
+        i = xp.clip(xp.searchsorted(self.times, t, side="right", **options) - 1, 0, last)
+        return lambda x, k=0: xp.take(x, i + k, axis=0)
+
+    def _value(self, xp: Any, t: Any, pick: Pick) -> Any:
+        """The value at ``t``, from what ``pick`` takes for its interval."""
         raise NotImplementedError
 
-    def _at(self, xp: Any, t: Any, i: Any) -> tuple[Any, Any]:
-        """The part of interval ``i`` that has passed, and its length; beside values."""
-        left, right = xp.take(self.times, i), xp.take(self.times, i + 1)
+    def _at(self, xp: Any, t: Any, pick: Pick) -> tuple[Any, Any]:
+        """Return the part of the interval that has passed, and its length, shaped like values."""
+        left, right = pick(self.times), pick(self.times, 1)
         length = right - left
         # At an end the derivative is the one on its right: a solve may begin there.
         first, last = self.times[0], self.times[-1]
@@ -117,16 +132,16 @@ class Constant(Input):
         """All times but the first: the first value holds before it, too."""
         return self.times[1:]
 
-    def _value(self, xp: Any, t: Any, i: Any) -> Any:
-        return xp.take(self.values, i, axis=0)
+    def _value(self, xp: Any, t: Any, pick: Pick) -> Any:
+        return pick(self.values)
 
 
 class Linear(Input):
     """A straight line from each value to the next."""
 
-    def _value(self, xp: Any, t: Any, i: Any) -> Any:
-        passed, _ = self._at(xp, t, i)
-        left, right = (xp.take(self.values, j, axis=0) for j in (i, i + 1))
+    def _value(self, xp: Any, t: Any, pick: Pick) -> Any:
+        passed, _ = self._at(xp, t, pick)
+        left, right = pick(self.values), pick(self.values, 1)
         return left + passed * (right - left)
 
 
@@ -153,10 +168,10 @@ class Cubic(Input):
         """Its ends: in between it is twice continuously differentiable."""
         return self.times[np.array([0, -1])]
 
-    def _value(self, xp: Any, t: Any, i: Any) -> Any:
-        passed, h = self._at(xp, t, i)
-        left, right = (xp.take(self.values, j, axis=0) for j in (i, i + 1))
-        first, last = (h * xp.take(self.slopes, j, axis=0) for j in (i, i + 1))
+    def _value(self, xp: Any, t: Any, pick: Pick) -> Any:
+        passed, h = self._at(xp, t, pick)
+        left, right = pick(self.values), pick(self.values, 1)
+        first, last = h * pick(self.slopes), h * pick(self.slopes, 1)
         # Hermite's form, of what goes beyond the value on the left: rounding is that of values.
         rise = right - left
         bend, twist = 3.0 * rise - 2.0 * first - last, first + last - 2.0 * rise

@@ -55,6 +55,46 @@ def read(value: Any) -> Piecewise | None:
 _NOWHERE = (np.nan, np.nan)
 
 
+class Grid(NamedTuple):
+    """A table on a grid, ``(n_1, n_2, ..., *shape of a value)``, and how to interpolate in it."""
+
+    axes: tuple[np.ndarray, ...]
+    values: np.ndarray
+    """Values at the nodes, or the coefficients of splines."""
+    method: str
+    outside: float | None
+    """Value outside of the grid (NaN if SciPy raises an error); ``None``: extrapolation."""
+    bases: tuple[tuple[np.ndarray, np.ndarray], ...] = ()
+    """Breakpoints and coefficients of the splines of each axis, as in :class:`Piecewise`."""
+
+
+def read_grid(value: Any) -> Grid | None:
+    """A ``RegularGridInterpolator``, taken apart; ``None`` for everything else."""
+    module = sys.modules.get("scipy.interpolate")
+    if module is None or type(value) is not getattr(module, "RegularGridInterpolator", None):
+        return None
+    axes = tuple(np.asarray(axis, float) for axis in value.grid)
+    values, method, fill = np.asarray(value.values), str(value.method), value.fill_value
+    if values.dtype.kind not in "iuf" or any(axis.size < 2 for axis in axes):
+        return None
+    outside = None if fill is None else float(np.asarray(fill))
+    outside = float(np.nan) if value.bounds_error else outside
+    if method in ("linear", "nearest"):
+        return Grid(axes, values.astype(float), method, outside)
+    spline = getattr(value, "_spline", None)
+    if spline is None or getattr(spline, "t", None) is None:  # pchip is no spline of the grid
+        return None
+    bases = []
+    for knots, degree in zip(spline.t, spline.k, strict=True):
+        count = len(knots) - degree - 1
+        one = module.BSpline(knots, np.eye(count), degree)
+        pieces = _of_b_spline(module, one, EXTRAPOLATE)
+        if pieces is None:
+            return None
+        bases.append((pieces.breaks, pieces.coefficients))
+    return Grid(axes, np.asarray(spline.c, float), method, outside, tuple(bases))
+
+
 def _outside(extrapolate: Any) -> str | tuple[float, float]:
     if isinstance(extrapolate, str):
         return PERIODIC

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 _STEP = 1e-6
-"""Part of its size by which a component is moved."""
+"""Step of the differences, as a part of the size of a component."""
 _FLOOR = 1e-8
 """The size of a component that is next to zero, as a part of the largest one."""
 _WRONG, _SMALL, _NOISE = 0.1, 0.01, 640.0
 _COLUMNS = 16
-"""Columns that are compared at a time."""
+"""Largest number of columns that are compared at a time."""
 _POINTS, _AWAY = 3, 0.1
 _GOLDEN = 0.6180339887498949
 _EPSILON = float(np.finfo(float).eps)
@@ -49,10 +49,10 @@ def points_near(t0: float, t1: float, y0: np.ndarray) -> Iterator[tuple[float, n
 def mismatch(
     function: Function, matrix: Any, t: float, y: np.ndarray, first: int = 0
 ) -> str | None:
-    """Return in words which entry of ``matrix`` is not the derivative of ``function``.
+    """Describe an entry of ``matrix`` that is not the derivative of ``function``.
 
-    Up to 16 columns are compared, in a larger matrix every so many from column ``first`` on.
-    ``None``: no entry is wrong, as far as differences can tell.
+    Up to 16 columns are compared; in a larger matrix these are evenly spaced, from column ``first``
+    on. Return ``None`` if no entry is wrong, as far as differences can tell.
     """
     size = np.maximum(np.abs(y), _FLOOR * np.max(np.abs(y), initial=0.0))
     size = np.where(size == 0.0, 1.0, np.where(y == 0.0, np.max(size, initial=0.0), size))
@@ -86,8 +86,8 @@ def mismatch(
     i, j = np.unravel_index(int(np.argmax(np.where(wrong, off * size[columns], -1.0))), wrong.shape)
     return (
         f"`jac` is not the derivative of `fun` at t = {t:.6g}: in row {i} and column {columns[j]} "
-        f"it is {given[i, j]:.4g}, differences of `fun` give {change[i, j]:.4g} (is it transposed, "
-        "or in another order than `y`?)"
+        f"it is {given[i, j]:.4g}, but differences of `fun` give {change[i, j]:.4g} (is `jac` "
+        "transposed, or in another order than `y`?)"
     )
 
 
@@ -108,7 +108,7 @@ def _columns(matrix: Any, columns: np.ndarray, change: np.ndarray) -> np.ndarray
     return np.asarray(some.toarray() if hasattr(some, "toarray") else some)
 
 
-class Watched:
+class WatchedJacobian:
     """A Jacobian that is compared with its function now and then: ``(t, y, *rest) -> J``.
 
     At the first call, the second, the fourth and so on, and at every one that is a multiple of
@@ -120,7 +120,7 @@ class Watched:
         self._calls = self._compared = self.evaluations = 0
 
     def __call__(self, t: float, y: np.ndarray, *rest: Any) -> Any:
-        """Return the matrix."""
+        """Return the matrix, after comparing it if its turn has come."""
         matrix = self._jacobian(t, y, *rest)
         self._calls += 1
         if self._calls & (self._calls - 1) == 0 or self._calls % self._period == 0:

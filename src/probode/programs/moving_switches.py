@@ -1,14 +1,17 @@
 """Times at which a vector field switches, where these depend on numbers that are not known yet.
 
-Inside ``jit``, ``vmap`` and ``grad`` the time in ``where(t > lag, ...)`` is a function of ``lag``. The
-rules are those of :mod:`probode.programs.switches`, with arrays of a fixed length in the place of lists:
-a crossing that is not there is infinite. The times have derivatives: for a crossing ``g(t, θ) = level``
-of a straight line ``t = t_1 + (level - g(t_1, θ)) / g'``, and of any other function
-``∂t/∂θ = -∂g/∂θ / ∂g/∂t``.
+Inside ``jit``, ``vmap`` and ``grad`` the time in ``where(t > lag, ...)`` is a function of ``lag``.
+The rules are those of :mod:`probode.programs.switches`, with arrays of a fixed length instead of
+lists: a crossing that is not there is infinite. The times have derivatives::
+
+    t = t_1 + (c - g(t_1, θ)) / g'      for the crossing g(t, θ) = c of a straight line
+    ∂t/∂θ = -∂g/∂θ / ∂g/∂t              for that of any other function
 """
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -32,20 +35,20 @@ from probode.programs.program import SWITCHING, keeps_fractions, timing
 from probode.programs.switches import LEVELS, LINEAR, MOST_OF_A_TABLE, NONE, switches
 
 _ROOM = 128
-"""Crossings of a line with the multiples of a number, and of a curve with a level, that are found
-where it is not known how many there are: steps go across any others."""
+"""Largest number of crossings, of a line with the multiples of a number or of a curve with a level,
+that are found if their number is not known: at any others steps do not end."""
 _MOST = 20_000
-"""Places that are looked at for the crossings of one operation."""
+"""Largest number of places at which the crossings of one operation are sought."""
 _SAMPLES, _BISECTIONS = 1024, 60
 _SLACK = 1e-12
-"""Parts of the interval by which a crossing may be outside of the piece that it was computed from."""
+"""Part of the interval by which a crossing may be outside of the piece it was computed from."""
 
 
 def switch_times(field: Field, t0: Any, t1: Any, finest: int = MOST_OF_A_TABLE) -> Any:
     """Times from ``t0`` to ``t1`` at which a vector field switches, in any order.
 
-    Traced where they depend on traced numbers: then some may be infinite, or outside. Tables of more
-    than ``finest`` entries are passed over, as steps are then shorter than what is between them.
+    They are traced if they depend on traced numbers; then some may be infinite, or outside of the
+    interval. Tables of more than ``finest`` entries are skipped.
     """
     kind = timing(field.program)
     if not kind.switches:
@@ -55,8 +58,8 @@ def switch_times(field: Field, t0: Any, t1: Any, finest: int = MOST_OF_A_TABLE) 
         ends = sorted((float(t0), float(t1)))
         return np.concatenate([found.times, np.array(ends)[list(found.at_ends)]])
     walked = _Walk(t0, t1, finest)
-    arguments = [_Number(value) for value in field.args]
-    time = _Function(lambda t: t, linear=True, straight=True, known=True)
+    arguments = [_ConstantValue(value) for value in field.args]
+    time = _TimeFunction(lambda t: t, linear=True, straight=True, known=True)
     try:
         with reading("programs with switches in time", "steps do not stop at them"):
             walked.run(field.program.jaxpr, field.constants, [time, _STATE, *arguments])
@@ -65,13 +68,14 @@ def switch_times(field: Field, t0: Any, t1: Any, finest: int = MOST_OF_A_TABLE) 
     return walked.found()
 
 
-class _Number(NamedTuple):
-    """What depends on neither ``t`` nor ``y``."""
+class _ConstantValue(NamedTuple):
+    """A value that depends on neither ``t`` nor ``y``."""
 
     value: Any
 
 
-class _Function(NamedTuple):
+@dataclass(frozen=True)
+class _TimeFunction:
     """A function of ``t`` alone; ``None``: unknown."""
 
     at: Callable[[Any], Any] | None
@@ -84,7 +88,7 @@ class _Function(NamedTuple):
 
 
 _STATE = object()
-"""What depends on ``y``."""
+"""Value that stands for everything that depends on ``y``."""
 
 _STRAIGHT = (LINEAR - SWITCHING - those("logical")) - {"select_n"}
 _BENDS = those("compares", "bends")
@@ -109,37 +113,37 @@ class _Walk:
     def run(self, jaxpr: Any, constants: Sequence[Any], inputs: list[Any]) -> list[Any]:
         """The results of a program."""
         return walk(
-            jaxpr, constants, inputs, lambda value, _: _Number(value), self._apply, _entered
+            jaxpr, constants, inputs, lambda value, _: _ConstantValue(value), self._apply, _entered
         )
 
     def _apply(self, equation: Any, operands: list[Any]) -> list[Any]:
         count, inner = len(equation.outvars), called(equation)
-        moving = [x for x in operands if isinstance(x, _Function)]
+        moving = [x for x in operands if isinstance(x, _TimeFunction)]
         if any(x is _STATE for x in operands) and (inner is None or not moving):
             return [_STATE] * count
         if inner is not None:  # a search
             table, x = operands[:2]
             if not moving:
                 return self.run(*inner, operands)
-            if isinstance(table, _Number) and isinstance(x, _Function) and x.linear:
+            if isinstance(table, _ConstantValue) and isinstance(x, _TimeFunction) and x.linear:
                 entries = table.value
                 if np.size(entries) <= self.finest:
                     self._cross(x, _Levels(entries=entries))
-            return [_Function(None)] * count
+            return [_TimeFunction(None)] * count
         if not moving:
             values = [x.value for x in operands]
             with nullcontext() if is_traced(values) else jax.ensure_compile_time_eval():
-                return [_Number(value) for value in apply(equation, values)]
+                return [_ConstantValue(value) for value in apply(equation, values)]
         self._note(operation(equation), equation, operands)
         return self._results(operation(equation), equation, operands)
 
-    def _results(self, name: str, equation: Any, operands: list[Any]) -> list[_Function]:
-        moving = [x for x in operands if isinstance(x, _Function)]
+    def _results(self, name: str, equation: Any, operands: list[Any]) -> list[_TimeFunction]:
+        moving = [x for x in operands if isinstance(x, _TimeFunction)]
         if any(x.at is None for x in moving):
-            return [_Function(None)] * len(equation.outvars)
+            return [_TimeFunction(None)] * len(equation.outvars)
         every = _remembering(lambda t: apply(equation, [_at(x, t) for x in operands]))
         factor = (name == "mul" and len(moving) == 1) or (
-            name == "div" and isinstance(operands[1], _Number)
+            name == "div" and isinstance(operands[1], _ConstantValue)
         )
         linear = all(x.linear for x in moving) and (name in LINEAR or factor)
         straight = all(x.straight for x in moving) and (
@@ -148,18 +152,18 @@ class _Walk:
             or (name == "convert_element_type" and keeps_fractions(equation))
         )
         known = all(x.known for x in moving) and not is_traced(
-            [x.value for x in operands if isinstance(x, _Number)]
+            [x.value for x in operands if isinstance(x, _ConstantValue)]
         )
+        count = len(equation.outvars)
         return [
-            _Function(lambda t, i=i: every(t)[i], linear, straight, known)
-            for i in range(len(equation.outvars))
+            _TimeFunction(partial(_part, every, i), linear, straight, known) for i in range(count)
         ]
 
     def _note(self, name: str, equation: Any, operands: list[Any]) -> None:
         """The switches of an operation on functions of time."""
         if name not in SWITCHING or keeps_fractions(equation):
             return
-        if any(isinstance(x, _Function) and x.at is None for x in operands):
+        if any(isinstance(x, _TimeFunction) and x.at is None for x in operands):
             return
         if name == "clamp":
             low, x, high = operands
@@ -168,7 +172,7 @@ class _Walk:
         elif name in LEVELS:
             unit: Any = 1.0
             if name == "rem":
-                if not isinstance(operands[1], _Number) or np.size(operands[1].value) != 1:
+                if not isinstance(operands[1], _ConstantValue) or np.size(operands[1].value) != 1:
                     return
                 unit = jnp.abs(jnp.ravel(jnp.asarray(operands[1].value, float))[0])
             self._cross(operands[0], _Levels(unit=unit, shift=0.5 if name == "round" else 0.0))
@@ -179,7 +183,7 @@ class _Walk:
 
     def _cross(self, x: Any, levels: "_Levels") -> None:
         """Note where a function crosses one of some levels."""
-        if not isinstance(x, _Function) or x.at is None:
+        if not isinstance(x, _TimeFunction) or x.at is None:
             return
         known = x.known and self.known and not is_traced(levels)
         known = known and (x.straight or not is_traced(self.times))
@@ -190,7 +194,7 @@ class _Walk:
             t = found[np.isfinite(found)]
         self.times.append(t)
 
-    def _of_lines(self, x: _Function, levels: "_Levels", known: bool) -> Any:
+    def _of_lines(self, x: _TimeFunction, levels: "_Levels", known: bool) -> Any:
         """Crossings of straight lines, each computed from two points of its piece."""
         ends = jnp.stack([jnp.asarray(self.low, float), jnp.asarray(self.high, float)])
         if not x.straight and self.times:
@@ -208,15 +212,16 @@ class _Walk:
         wanted = levels.between(lowest, highest, known)
         if np.size(wanted) > _MOST:
             return jnp.zeros(0)
-        crosses = (jnp.isfinite(slope) & (slope != 0.0) & (length > 0.0)[:, None])[..., None]
+        # A piece between two roundings of one time has no slope to speak of.
+        slack = _SLACK * (ends[-1] - ends[0])
+        crosses = (jnp.isfinite(slope) & (slope != 0.0) & (length > slack)[:, None])[..., None]
         t = first[:, None, None] + (wanted - a[..., None]) / jnp.where(
             crosses, slope[..., None], 1.0
         )
-        slack = _SLACK * (ends[-1] - ends[0])
         inside = (t >= ends[:-1, None, None] - slack) & (t <= ends[1:, None, None] + slack)
         return jnp.where(crosses & inside, t, jnp.inf).reshape(-1)
 
-    def _of_curve(self, x: _Function, levels: "_Levels") -> Any:
+    def _of_curve(self, x: _TimeFunction, levels: "_Levels") -> Any:
         """Crossings of any other function, as far as samples show: by bisection."""
         grid = jax.lax.stop_gradient(
             self.low + (self.high - self.low) * jnp.linspace(0.0, 1.0, _SAMPLES + 1)
@@ -249,24 +254,21 @@ class _Walk:
 
 
 class _Levels(NamedTuple):
-    """Zero; or the entries of a table; or ``unit (k + shift)``."""
+    """Levels at which an operation switches: zero, entries of a table, or ``unit (k + shift)``."""
 
     entries: Any = None
     unit: Any = None
     shift: float = 0.0
 
     def between(self, low: Any, high: Any, known: bool) -> Any:
-        """Those between two numbers, along a further axis; also others."""
+        """Return the levels between two numbers along a further axis; some may lie outside."""
         if self.entries is not None:
-            return jnp.broadcast_to(
-                jnp.ravel(jnp.asarray(self.entries, float)), (*low.shape, np.size(self.entries))
-            )
+            entries = jnp.ravel(jnp.asarray(self.entries, float))
+            return jnp.broadcast_to(entries, (*low.shape, entries.size))
         if self.unit is None:
             return jnp.zeros((*low.shape, 1))
-        first, last = (
-            jnp.ceil(low / self.unit - self.shift),
-            jnp.floor(high / self.unit - self.shift),
-        )
+        first = jnp.ceil(low / self.unit - self.shift)
+        last = jnp.floor(high / self.unit - self.shift)
         room = _ROOM
         if known:
             most = np.max(np.asarray(last - first), initial=0.0)
@@ -274,7 +276,7 @@ class _Levels(NamedTuple):
         return self.unit * (first[..., None] + jnp.arange(room) + self.shift)
 
     def passed(self, value: Any) -> Any:
-        """How many of them are below a value, but for a constant."""
+        """Count the levels below a value, up to a constant."""
         if self.entries is not None:
             return jnp.searchsorted(jnp.ravel(jnp.asarray(self.entries, float)), value)
         if self.unit is None:
@@ -282,23 +284,29 @@ class _Levels(NamedTuple):
         return jnp.floor(value / self.unit - self.shift)
 
 
+def _part(function: Callable[[Any], Any], i: int, t: Any) -> Any:
+    return function(t)[i]
+
+
 def _at(x: Any, t: Any) -> Any:
-    return x.at(t) if isinstance(x, _Function) else x.value
-
-
-def _values(x: _Function, t: Array) -> Array:
-    """Values at all times, ``(len(t), entries)``."""
+    if not isinstance(x, _TimeFunction):
+        return x.value
     assert x.at is not None
-    return jax.vmap(lambda one: jnp.ravel(jnp.asarray(x.at(one), float)))(t)  # type: ignore[misc]
+    return x.at(t)
 
 
-def _difference(a: Any, b: Any) -> _Function:
+def _values(x: _TimeFunction, t: Array) -> Array:
+    """Values at all times, ``(len(t), entries)``."""
+    return jax.vmap(lambda one: jnp.ravel(jnp.asarray(_at(x, one), float)))(t)
+
+
+def _difference(a: Any, b: Any) -> _TimeFunction:
     def at(t: Any) -> Any:
         return jnp.asarray(_at(a, t), float) - jnp.asarray(_at(b, t), float)
 
-    moving = [x for x in (a, b) if isinstance(x, _Function)]
-    numbers = [x.value for x in (a, b) if isinstance(x, _Number)]
-    return _Function(
+    moving = [x for x in (a, b) if isinstance(x, _TimeFunction)]
+    numbers = [x.value for x in (a, b) if isinstance(x, _ConstantValue)]
+    return _TimeFunction(
         at,
         all(x.linear for x in moving),
         all(x.straight for x in moving),
@@ -307,7 +315,7 @@ def _difference(a: Any, b: Any) -> _Function:
 
 
 def _remembering(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A function that knows its last answer: many results are made of the same parts."""
+    """Return a function that remembers its last result, since many results share their parts."""
     last: list[Any] = [None, None]
 
     def remembered(t: Any) -> Any:

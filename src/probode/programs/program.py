@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from probode.base import jax_inside
@@ -78,12 +79,14 @@ class Program:
 
 def trace(function: Callable[..., Any], *inputs: Any) -> tuple[Program, tuple[Any, ...]]:
     """Trace ``function`` (of arrays, to one array) and return it with what it closes over."""
-    closed = jax_inside.trace(function, *inputs)
+    closed = jax_inside.with_callbacks(jax_inside.trace(function, *inputs), inputs)
     # Arrays, not results of a trace around this one (a user's jit), which they would not outlive.
     with jax.ensure_compile_time_eval():
         # Put there, not converted: for that JAX would compile a program.
         constants = tuple(
-            constant if is_traced(constant) else jax.device_put(np.asarray(constant))
+            constant
+            if is_traced(constant) or is_key(constant)
+            else jax.device_put(np.asarray(constant))
             for constant in closed.consts
         )
     return Program(closed.jaxpr), constants
@@ -123,6 +126,16 @@ def is_numeric(leaf: Any) -> bool:
     return isinstance(leaf, bool | int | float | np.ndarray | np.generic | jax.Array)
 
 
+def is_key(leaf: Any) -> bool:
+    """Whether a parameter is a key of ``jax.random.key``: not a number, but made of some."""
+    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def numbers_of(leaf: Any) -> Any:
+    """Return the numbers that a parameter is made of."""
+    return jax.random.key_data(leaf) if is_key(leaf) else leaf
+
+
 def is_whole(leaf: Any) -> bool:
     """Whether a parameter may steer."""
     return isinstance(leaf, int | np.integer | np.bool_)
@@ -135,10 +148,17 @@ def of_data(
 
     def evaluate(t: Any, y: Any, *values: Any) -> Any:
         rest = iter(values)
-        full = [next(rest) if is_data(leaf) else leaf for leaf in leaves]
+        full = [_made_of(next(rest), leaf) if is_data(leaf) else leaf for leaf in leaves]
         return function(t, y, *jax.tree.unflatten(tree, full))
 
     return evaluate
+
+
+def _made_of(numbers: Any, leaf: Any) -> Any:
+    """A parameter of the kind of ``leaf``."""
+    if not is_key(leaf):
+        return numbers
+    return jax.random.wrap_key_data(numbers, impl=jax.random.key_impl(leaf))
 
 
 def alike(one: Jaxpr, other: Jaxpr) -> bool:

@@ -120,7 +120,7 @@ def trust(function: types.FunctionType) -> Trust:
 
 
 def acting_name(function: types.FunctionType) -> str | None:
-    """The first thing that a function calls which does something: ``"time.time"``."""
+    """Return the first function with side effects that a function calls, like ``"time.time"``."""
     return next((name for judged, name in _judged(function) if judged is Trust.ACTS), None)
 
 

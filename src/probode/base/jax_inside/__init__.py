@@ -17,6 +17,7 @@ loan                        what for                                        with
 :func:`with_constants`      constants made inputs of a stored program       constants of it
 :func:`operations`          the operations of a stored program              not stored
 :func:`new_operation`       native kernels inside a user's ``jit``          JAX's own loop
+:func:`with_callbacks`      ``pure_callback`` in double precision           in single precision
 :func:`in_one_piece`        loops compiled as one function                  kernel by kernel
 :func:`known_options`       quicker compilation                             JAX's own options
 :func:`cache_folder`        compiled programs on disk                       compiled per process
@@ -33,9 +34,11 @@ its rules were written has another name, for which nobody has a rule. What is kn
 in one table (``known``), and :func:`those` of it that a walker has rules for are asked by kind.
 """
 
+from probode.base.jax_inside.callbacks import with_callbacks
 from probode.base.jax_inside.compiling import (
     FAST_COMPILATION,
     LESS_OPTIMISATION,
+    Derivatives,
     cache_folder,
     in_one_piece,
     keep_compiled,
@@ -82,6 +85,7 @@ __all__ = [
     "LESS_OPTIMISATION",
     "REFUSALS",
     "Closed",
+    "Derivatives",
     "Jaxpr",
     "Opaque",
     "Unreadable",
@@ -118,5 +122,6 @@ __all__ = [
     "trace_settings",
     "unknown_value",
     "walk",
+    "with_callbacks",
     "with_constants",
 ]

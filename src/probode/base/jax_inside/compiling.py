@@ -2,47 +2,110 @@
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
 from probode.base.jax_inside.loans import borrowed, say
+from probode.base.jax_inside.values import double_precision
 
 
 def new_operation(
     name: str,
     *,
-    shape: Callable[..., jax.ShapeDtypeStruct],
+    shape: Callable[..., Any],
     evaluate: Callable[..., Any],
     batched: Callable[..., Any],
     on_cpu: Callable[..., Any],
-    elsewhere: Callable[..., Any],
+    elsewhere: Callable[..., Any] | None = None,
+    derivatives: "Derivatives | None" = None,
 ) -> Callable[..., Any] | None:
-    """An operation of our own, with one result: a function of arrays; ``None``: not to be had.
+    """Return an operation of our own, a function of arrays; ``None`` if JAX does not allow it.
 
-    Documented are functions with other derivatives (``custom_jvp``), with other batches
-    (``custom_vmap``), and choices by platform; not what is decided when a program is lowered, after
-    all transformations, and costs nothing where it is not taken.
+    ``shape`` describes its result, or a list of results. Without ``derivatives`` it has none.
+
+    JAX documents functions with other derivatives (``custom_jvp``), with other batches
+    (``custom_vmap``), and choices by platform. It does not document a choice that is made when a
+    program is lowered, after all transformations, and costs nothing where it is not taken.
     """
+    several = derivatives is not None
     try:
         batching, mlir = map(import_module, ("jax.interpreters.batching", "jax.interpreters.mlir"))
         primitive = import_module("jax.extend.core").Primitive(name)
         described = import_module("jax.core").ShapedArray
+        primitive.multiple_results = several
+
+        def abstract(*values: Any, **params: Any) -> Any:
+            found = shape(*values, **params)
+            every = [described(*_parts(one)) for one in (found if several else [found])]
+            return every if several else every[0]
+
         primitive.def_impl(evaluate)
-        primitive.def_abstract_eval(
-            lambda *values, **params: described(*_parts(shape(*values, **params)))
-        )
+        primitive.def_abstract_eval(abstract)
         batching.primitive_batchers[primitive] = batched
-        on_cpu, elsewhere = (mlir.lower_fun(f, multiple_results=False) for f in (on_cpu, elsewhere))
-        mlir.register_lowering(primitive, on_cpu, platform="cpu")
-        mlir.register_lowering(primitive, elsewhere)
+        for platform, function in (("cpu", on_cpu), (None, elsewhere or on_cpu)):
+            rule = _in_scope(mlir.lower_fun(function, multiple_results=several))
+            mlir.register_lowering(primitive, rule, platform=platform)
+        if derivatives is not None:
+            _differentiate(primitive, derivatives)
     except Exception:
         say("operations of others' making", "inside jit the native kernels are not used")
         return None
     return primitive.bind
 
 
-def _parts(described: jax.ShapeDtypeStruct) -> tuple[Any, Any]:
+def _in_scope(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a lowering rule that runs in double precision, like the functions that it applies to.
+
+    Lowering happens after everything else has returned, and the type of an index depends on the
+    precision that is set then.
+    """
+
+    def lower(*args: Any, **params: Any) -> Any:
+        with double_precision():
+            return rule(*args, **params)
+
+    return lower
+
+
+class Derivatives(NamedTuple):
+    """Rules for the derivatives of an operation with several results.
+
+    ``None`` stands for a derivative that is known to be zero.
+    """
+
+    forward: Callable[..., tuple[list[Any], list[Any]]]
+    """``(inputs, tangents, **parameters)`` to the results and their tangents."""
+    reverse: Callable[..., list[Any]]
+    """``(cotangents, known, **parameters)`` to cotangents of the inputs in which it is linear.
+
+    ``known`` are the other inputs, and ``None`` in the places of these.
+    """
+
+
+def _differentiate(primitive: Any, rules: Derivatives) -> None:
+    ad = import_module("jax.interpreters.ad")
+    zero, unknown = ad.Zero, ad.UndefinedPrimal
+
+    def given(values: Any) -> list[Any]:
+        return [None if isinstance(value, zero | unknown) else value for value in values]
+
+    def forward(inputs: Any, tangents: Any, **params: Any) -> Any:
+        results, moved = rules.forward(inputs, given(tangents), **params)
+        pairs = zip(results, moved, strict=True)
+        still = [zero(jax.typeof(x).to_tangent_aval()) if dx is None else dx for x, dx in pairs]
+        return results, still
+
+    def reverse(cotangents: Any, *inputs: Any, **params: Any) -> Any:
+        found = rules.reverse(given(cotangents), given(inputs), **params)
+        pairs = zip(found, inputs, strict=True)
+        return [value if isinstance(x, unknown) else None for value, x in pairs]
+
+    ad.primitive_jvps[primitive] = forward
+    ad.primitive_transposes[primitive] = reverse
+
+
+def _parts(described: Any) -> tuple[Any, Any]:
     return described.shape, described.dtype
 
 

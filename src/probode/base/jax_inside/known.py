@@ -7,10 +7,10 @@ kind        entrywise; moving (entries go elsewhere); reduction; cumulative; cal
             (by LAPACK and the like, which wait for threads); other
 traits      ``linear`` in all operands that are not whole numbers (as is all that moves);
             ``bilinear``; ``compares``, ``levels`` (to whole numbers, or multiples), ``bends``:
-            where a function of time switches; ``logical``; ``singular``: finite where derivatives
-            are not; ``exact``: NumPy and XLA agree in every digit; ``rules``: comes with
-            derivative rules; ``flat``: its derivatives are zero; ``each``: entry by entry too, if
-            left to XLA; ``optional``: not in all versions
+            where a function of time switches; ``picks`` entries by their size; ``logical``;
+            ``singular``: finite where derivatives are not; ``exact``: NumPy and XLA agree in every
+            digit; ``rules``: comes with derivative rules; ``flat``: its derivatives are zero;
+            ``each``: entry by entry too, if left to XLA; ``optional``: not in all versions
 NumPy       the function there (``=``: of the same name), ``rule`` (in ``in_numpy``), or none
 parameters  those that rules here know of, ``*`` for any; of calls, the one that holds the program
 ==========  ========================================================================================
@@ -98,13 +98,13 @@ stack,unstack        moving      exact,optional       rule   axis
 tile                 moving      exact,optional       rule   reps
 transpose            moving      exact                rule   permutation
 reduce_sum           reduction   linear               rule   axes
-reduce_max           reduction   -                    rule   axes
-reduce_min           reduction   -                    rule   axes
+reduce_max           reduction   picks                rule   axes
+reduce_min           reduction   picks                rule   axes
 reduce_prod          reduction   -                    rule   axes
 reduce_and,reduce_or reduction   logical              rule   axes
 cumsum               cumulative  linear               rule   axis reverse
 cumprod              cumulative  -                    rule   axis reverse
-cummax,cummin        cumulative  -                    rule   axis reverse
+cummax,cummin        cumulative  picks                rule   axis reverse
 cumlogsumexp         cumulative  -                    -      axis reverse
 jit,pjit             call        -                    -      jaxpr
 checkpoint           call        -                    -      jaxpr
@@ -134,7 +134,7 @@ dot_general          other       bilinear             rule   dimension_numbers
 conv_general_dilated other       bilinear             -      *
 bcoo_dot_general,bcsr_dot_general other optional - dimension_numbers lhs_spinfo
     preferred_element_type
-argmax,argmin        other       -                    rule   axes index_dtype
+argmax,argmin        other       picks                rule   axes index_dtype
 bessel_i0e,bessel_i1e,igamma,igammac,polygamma,zeta other each - *
 regularized_incomplete_beta,device_put,name other each - *
 complex              other       linear,each          rule   *
@@ -146,11 +146,12 @@ iota                 other       exact                rule   dimension dtype sha
 lt_to,le_to          other       compares             -
 platform_index       other       optional             -      platforms
 reduce_window_sum    other       linear               -      *
-reduce_window_max,reduce_window_min other - - *
+reduce_window_max,reduce_window_min other picks - *
 scatter-add          other       linear               -      *
 scatter-sub          other       linear,optional      -      *
-scatter-max,scatter-min,scatter-mul other - - *
-sort                 other       -                    -      dimension is_stable num_keys
+scatter-max,scatter-min other picks   -                    *
+scatter-mul          other       -                    -      *
+sort                 other       picks                -      dimension is_stable num_keys
 """
 """Names that share a row have everything in common; a row may go on in the next line."""
 

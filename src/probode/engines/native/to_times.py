@@ -64,7 +64,8 @@ def directions(asked: Asked, field: Any, y0: Any) -> int:
 def supports(method: Method, control: Control) -> bool:
     """Whether the kernels take such steps; the vector field has to be listed, too."""
     ours = type(method.equation).__name__ in ("FirstOrder", "SecondOrder")
-    return ours and method.error == "residual" and NATIVE.supports(method, control, "end")
+    plain = control.without_stops()  # these kernels take steps across switches
+    return ours and method.error == "residual" and NATIVE.supports(method, plain, "end")
 
 
 class Parts(NamedTuple):
@@ -120,7 +121,8 @@ def can_be_listed(asked: Asked, given: Given) -> bool:
     """Whether the kernels can evaluate all that they need."""
     field, control, t0, _, times = given
     parameters = field, control.without_stops(), control.next_stop(t0, times[-1])
-    return _tapes(asked, Signature.of(parameters)) is not None
+    tapes = _tapes(asked, Signature.of(parameters), control.crossings is not None)
+    return tapes is not None
 
 
 def to_times(asked: Asked, given: Given) -> Array | None:
@@ -130,7 +132,7 @@ def to_times(asked: Asked, given: Given) -> Array | None:
     # The start knows the first stop as the end.
     end, plain = times[-1], control.without_stops()
     parameters = field, plain, control.next_stop(t0, end)
-    tapes = _tapes(asked, Signature.of(parameters))
+    tapes = _tapes(asked, Signature.of(parameters), control.crossings is not None)
     if tapes is None:
         return None
     numbers = join(jax.tree.leaves(parameters))
@@ -142,6 +144,11 @@ def to_times(asked: Asked, given: Given) -> Array | None:
     else:
         begun = jnp.zeros(0)
         start = tapes.start.code, join([numbers, tapes.start.constants])
+    crossed: Any = np.zeros(0)
+    if control.crossings is not None:  # the end of a start is the last of its numbers
+        one = control.crossings
+        place = np.array([float(numbers.shape[0] - 1)])
+        crossed = join([place, one.before, one.after, one.share])
     scheme: Any = np.zeros(0)
     along = [np.zeros(0, np.int32), np.zeros(0)] * 2
     if asked.transport is not None:
@@ -160,6 +167,7 @@ def to_times(asked: Asked, given: Given) -> Array | None:
         join([own, tapes.field.constants]),
         tapes.slopes.code,
         join([own, tapes.slopes.constants]),
+        crossed,
         times,
         scheme,
         *along,
@@ -175,7 +183,8 @@ class _Tapes(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def _tapes(asked: Asked, signature: Signature) -> _Tapes | None:
+def _tapes(asked: Asked, signature: Signature, crosses: bool) -> _Tapes | None:
+    """All lists; ``crosses`` says that a solve starts anew on its way."""
     method = asked.method
     own_tree = signature.tree.children()[0]
     own = Signature(own_tree, signature.shapes[: own_tree.num_leaves])
@@ -192,11 +201,16 @@ def _tapes(asked: Asked, signature: Signature) -> _Tapes | None:
         return None
     start = None
     if isinstance(asked.initialization, TaylorStart):
+        begins, count = asked, own_tree.num_leaves
+        if crosses and asked.moving:  # by the value that it starts anew from, too
+            begins = asked._replace(moving=(*(i for i in asked.moving if i < count), count))
 
         def program(parameters: Any, t0: Array, y0: Array) -> Array:
-            return _begun(asked, parameters, t0, y0)
+            return _begun(begins, parameters, t0, y0)
 
         start = listed(program, signature, reads, _LONGEST_START, _MOST_OPERATIONS)
+    if crosses and start is None:
+        return None
     along = None
     if asked.transport is not None:
         kind = asked.transport.jacobian

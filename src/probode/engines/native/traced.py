@@ -1,4 +1,4 @@
-"""Native kernels inside a user's own ``jit``: used where nothing is batched or differentiated."""
+"""Native kernels inside a user's own ``jit``: used where nothing is batched."""
 
 from typing import Any
 
@@ -24,27 +24,16 @@ _UNLIMITED = 2.0**53
 def solve_to_end(inputs: Inputs) -> Solve:
     """The solve when it has ended, by the native kernels.
 
-    They have no derivatives and no batches: under ``vmap``, and for derivatives, the same loop is
-    run in JAX. The transformation decides, not the call: ``jit`` comes first and knows of neither.
+    They have no batches: under ``vmap`` the same loop is run in JAX. The transformation decides,
+    not the call: ``jit`` comes first and does not know of it. Derivatives are those of that loop
+    (:func:`probode.solve.solve` sees to that).
     """
     method, initialization, *data = inputs
     leaves, tree = jax.tree.flatten(tuple(data))
     program = _Program(method, initialization, tree)
     if _end is None:
         return program.in_jax(*map(jnp.asarray, leaves))
-    bind = _end
-
-    @jax.custom_jvp
-    def end(*leaves: Any) -> Solve:
-        return layout_of(method).solve(bind(*leaves, program=program))
-
-    @end.defjvp
-    def _(primals: Any, tangents: Any) -> Any:
-        with double_precision():
-            return jax.jvp(program.in_jax, primals, tangents)
-
-    result: Solve = end(*map(jnp.asarray, leaves))
-    return result
+    return layout_of(method).solve(_end(*map(jnp.asarray, leaves), program=program))
 
 
 class _Program:

@@ -19,7 +19,7 @@ from probode.engines.two_pole.sparse_lu import Singular, Sparse
 from probode.engines.two_pole.step import System
 from probode.programs.colouring import read_pattern
 from probode.programs.field import Field
-from probode.programs.jacobian_check import Watched
+from probode.programs.jacobian_check import WatchedJacobian
 from probode.programs.memory import Memory
 from probode.programs.pattern_check import check_field, check_function
 from probode.programs.sparse_jacobian import (
@@ -147,7 +147,7 @@ def _jacobian(
     words = "`jac_sparsity`" if asked.sparsity is not None else "`lband` and `uband`"
     if asked.jac is not None:
         bands = {"below": asked.lband, "above": asked.uband, "sparsity": asked.sparsity}
-        return Watched(f, _finite_at_first(GivenJacobian(asked.jac, d, **bands), t0, y0), 1)
+        return WatchedJacobian(f, _finite_at_first(GivenJacobian(asked.jac, d, **bands), t0, y0), 1)
     if isinstance(field, Field):
         own = _own_jacobian(field)
         pattern = read_pattern(*given, d) if asked.says_where else None

@@ -42,7 +42,8 @@ from probode.programs.tracing.reasons import (
     reason_of,
 )
 from probode.programs.tracing.verify import Reference
-from probode.programs.tracing.watching import OPERATION_LIMIT, watch
+from probode.programs.tracing.watching import OPERATION_LIMIT
+from probode.programs.tracing.watching import watch as _watch  # `watch` is an older module's name
 from probode.programs.tracing.ways import (
     Numbers,
     as_it_is,
@@ -109,14 +110,14 @@ def traceable_or_why(
     numbers: Numbers | None = None,
     extra_points: int = 4,
 ) -> Traceable | Reason:
-    """Make ``fun(t, y, *args)`` traceable by JAX, or say why it is not.
+    """Make ``fun(t, y, *args)`` traceable by JAX, or return the reason why that is impossible.
 
     Parameters
     ----------
     fun
         The user's function, with NumPy, plain Python or JAX inside.
     t_span, y0, args
-        Where it will be used: it is evaluated there, and around.
+        Interval, start and parameters: it is evaluated there, and at points nearby.
     numbers
         Numbers that ``fun`` reads and that are to be inputs: the last argument of the outcome.
     extra_points
@@ -124,10 +125,11 @@ def traceable_or_why(
 
     Returns
     -------
-    A reason if nothing agrees with ``fun``: if its control flow needs values, if it gives
-    different values at the same point, or if it leaves something behind (a list that it appends
-    to, a counter, printed text) or goes on with something (an iterator, a file, the clock). An
-    exception of ``fun`` at ``(t0, y0)`` comes through.
+    A traceable form, or the reason why there is none: no form agrees with ``fun``, its control flow
+    needs values, it gives different values at the same point, it changes something outside of
+    itself (a list that it appends to, a counter, printed text), or its result depends on a state
+    outside of it (an iterator, a file, the clock). An exception of ``fun`` at ``(t0, y0)`` is
+    raised.
     """
     t0, t1 = (float(t) for t in t_span)
     start = np.asarray(y0)
@@ -151,7 +153,7 @@ def traceable_or_why(
                 state.restore_what_is_written()
 
 
-_OUTSIDE = "what does more than compute belongs outside"
+_OUTSIDE = "move everything but the computation out of the function"
 
 
 def _climb(
@@ -180,7 +182,7 @@ def _climb(
             why_not = _why_not(function, reference, t0, y0, given, home(fun))
             return why_not or Traceable(function, "jax", is_of_jax=True)
         if state.handles_errors:  # among them, those of JAX about our stand-ins
-            return Reason("it uses JAX, cannot be traced as it is, and handles errors")
+            return Reason("it calls JAX and has a try statement, and JAX cannot trace it")
     try:
         reference = Reference(fun, args, t_span, y0, extra_points)
     except AttributeError as error:
@@ -194,7 +196,7 @@ def _climb(
     state.is_used = not same or changes or state.wrote_anew()
     state.call = partial(reference.visit, 0)
     if state.is_used:
-        changed = f"it changes {state.first_change() or 'what is outside of it'}"
+        changed = f"it changes {state.first_change() or 'something outside of it'}"
         return Reason(changed, _OUTSIDE) if same else NOT_THE_SAME
     if reference.prints:
         return PRINTS
@@ -232,7 +234,7 @@ def _rungs(
     if seconds < _SLOW and not careful:  # stand-ins remember every error, JAX's tracers some
         yield "jax", as_it_is(fun, numbers)
     yield "numpy", with_arrays(fun, careful, numbers)
-    if y0.size <= scalars.SIZE_LIMIT and not watch.too_long:
+    if y0.size <= scalars.SIZE_LIMIT and not _watch.too_long:
         yield "scalars", with_scalars(fun, careful, numbers)
 
 
@@ -277,7 +279,7 @@ def _why_not(
         if count_equations(program.jaxpr) > OPERATION_LIMIT:
             return LONG
         evaluator = Evaluator(program)
-        if not reference.agrees(evaluator, data, at_more_points=watch.questions > 0):
+        if not reference.agrees(evaluator, data, at_more_points=_watch.questions > 0):
             return OTHER_VALUES
         _differentiate(program, np.float64(t0), y0, data, 1 if evaluator.is_plain else 2)
     except Exception as error:  # user code with arrays that it was not written for fails in any way

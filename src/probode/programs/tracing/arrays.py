@@ -22,9 +22,9 @@ from probode.programs.tracing.views import Index
 from probode.programs.tracing.watching import watch
 
 _SELECT = "select with numpy.select, numpy.where or numpy.interp"
-_AN_ARRAY = "a list that is indexed by it can be an array of NumPy"
+_AN_ARRAY = "make a list that is indexed by it an array of NumPy"
 _CALL = "a function that is not known here"
-TABULATE = "tabulate it in advance and use an interpolator of SciPy, or write it with NumPy"
+TABULATE = "write it with NumPy, or tabulate it in advance and use an interpolator of SciPy"
 
 
 class TracedArray(Storage):

@@ -1,7 +1,7 @@
 """Branches on traced values: a function is run once along every path, and results are selected.
 
 ``if``, ``while``, ``and``, ``not`` and conditional expressions want the truth of a comparison,
-which is not known while tracing. A function that has two paths is run twice, with either answer::
+which is not known while tracing. A function that has two paths is run twice, once for each answer::
 
     def f(t, y):                          where(t > 5, a, b)
         return a if t > 5 else b
@@ -24,20 +24,20 @@ from probode.programs.tracing.watching import watch
 _MOST_PATHS = 256
 """Paths after which a function is left to Python."""
 _MOST_QUESTIONS = 50_000
-"""Decisions on all paths: a loop may never end where answers are not numbers' own."""
+"""Largest number of decisions on all paths: a loop may never end if its condition is traced."""
 
-_TURNS = "give it a number of turns"
+_TURNS = "give the loop a fixed number of iterations"
 
 _Bound = tuple[float, int]
-"""An end of an interval, and which side of it: 0 for the number itself, ±1 right beside it."""
+"""An end of an interval: a number, and 0 for the number itself or ±1 for right above or below."""
 
 _FLIPPED = {"less": "greater", "less_equal": "greater_equal"}
 _FLIPPED |= {after: before for before, after in _FLIPPED.items()}
 _NEGATED = {"greater": "less_equal", "greater_equal": "less", "not_equal": "equal"}
 
 
-class Path:
-    """The decisions of one run.
+class BranchPath:
+    """The decisions of one run of a function.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ class Path:
         return outcome
 
     def _implied(self, name: int, comparison: Any) -> bool | None:
-        """Return what earlier decisions say of a condition, if anything."""
+        """Return the truth of a condition if earlier decisions imply it."""
         if name in self._known or comparison is None:
             return self._known.get(name)
         kind, quantity, number, positive = comparison
@@ -134,7 +134,7 @@ def along_every_path(call: Callable[[], jax.Array]) -> jax.Array:
                 None,
                 "write numpy.where, numpy.maximum or numpy.select, with whole arrays",
             )
-        path = watch.path = Path(outcomes)
+        path = watch.path = BranchPath(outcomes)
         value = call()
         for k in reversed(range(len(outcomes), len(path.outcomes))):
             other = along([*path.outcomes[:k], not path.outcomes[k]])
@@ -158,7 +158,7 @@ def decide(value: Any) -> bool:
         raise watch.refuse("a branch needs a number that is known while tracing", value)
     watch.questions += 1
     if watch.questions > _MOST_QUESTIONS:
-        raise watch.refuse("a loop that does not end for all values", value, _TURNS)
+        raise watch.refuse("a loop that does not end for some values", value, _TURNS)
     if value.dtype != bool:
         value = compared("not_equal", value, 0.0)
     return bool(path.decide(value.reshape(()) if value.ndim else value))

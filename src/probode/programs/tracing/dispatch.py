@@ -162,10 +162,9 @@ def equivalent(func: Any) -> Any | None:
     for module, jax_module in _JAX_MODULES.items():
         # A module that the user has not imported is not the home of the user's function.
         if module in sys.modules and getattr(sys.modules[module], name, None) is func:
-            target = getattr(import_module(jax_module), name, None)
-            if target is None and module == "scipy.special":
-                target = getattr(import_module("jax.nn"), name, None)
-            return target
+            if module == "scipy.special":
+                return import_module("probode.programs.tracing.special").special(name)
+            return getattr(import_module(jax_module), name, None)
     return None
 
 
@@ -186,9 +185,9 @@ def traced_math(func: Callable[..., Any], *args: Any) -> Any:
         args = tuple(jnp.asarray(arg, complex) for arg in args)
     if watch.careful and name not in _NEVER_RAISE:
         raise watch.refuse(
-            f"math.{name} raises errors that are handled",
+            f"math.{name} raises errors that the function catches",
             args[0],
-            "write numpy.where in the place of try and except",
+            "write numpy.where instead of try and except",
         )
     if name == "log" and len(args) == 2:
         return jnp.log(args[0]) / jnp.log(args[1])

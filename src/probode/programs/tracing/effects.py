@@ -49,11 +49,11 @@ class State:
     speaks_jax
         Whether the function refers to anything of JAX.
     acts
-        Words for what it holds that goes on with every call (an iterator, a file), or for what it
-        calls that does something or answers otherwise each time (``open``, the clock: see
+        Description of an object that changes with every call (an iterator, a file), or of a call to
+        a function with side effects or another result each time (``open``, the clock: see
         ``probode.programs.reads``); else ``None``.
     handles_errors
-        Whether it, or a function that it calls, has an ``except`` or the like.
+        Whether it, or a function that it calls, catches errors (``except`` and the like).
     is_used
         Whether the function was found to change some of it, or to draw from it: set by the caller.
     call
@@ -200,7 +200,7 @@ class State:
         return self.first_change() is not None
 
     def first_change(self) -> str | None:
-        """What has changed, in words: the first of all."""
+        """Describe the first change, if there is one."""
         return next(self._changes(), None)
 
     def _changes(self) -> Iterator[str]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from probode.programs.tracing.arrays import TracedArray, is_traced, unwrap, wrap
 from probode.programs.tracing.dispatch import call, call_math
+from probode.programs.tracing.grids import grid_table
 from probode.programs.tracing.sparse import SparseMatrix, is_sparse
 from probode.programs.tracing.splines import spline
 from probode.programs.tracing.watching import watch
@@ -86,7 +87,7 @@ def _math_function(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _function_of_jax(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of JAX that takes stand-ins, in a function that branches."""
+    """Return a function of JAX in a form that accepts stand-ins, for functions that branch."""
 
     def stand_in(*args: Any, **kwargs: Any) -> Any:
         watch.count()
@@ -124,7 +125,7 @@ def stand_in(value: Any) -> Any | None:
     elif is_sparse(value):
         return SparseMatrix(value)
     else:
-        return spline(value)
+        return spline(value) or grid_table(value)
     _stand_ins[id(value)] = found
     return found
 

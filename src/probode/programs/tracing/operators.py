@@ -105,7 +105,7 @@ def _to_integer(function: Any) -> Callable[[Any], Any]:
 
 
 def _rounded(self: TracedArray, digits: int | None = None) -> Any:
-    """``round``: an integer, unless it is said how many digits stay."""
+    """Round as ``round`` does: to an integer, unless a number of digits is given."""
     found = call(np.round, "__call__", (self, digits or 0), {})
     return found.astype(int) if digits is None else found
 

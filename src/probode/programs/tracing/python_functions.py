@@ -1,6 +1,6 @@
-"""Python's own functions on traced numbers: ``max``, ``min``, ``sorted``, ``any``, ``float``, ...
+"""Python's built-in functions for traced numbers: ``max``, ``sorted``, ``any``, ``float``, ...
 
-Each gives what Python's gives, NaN and ties included: ``max(a, b)`` is ``b`` if ``b > a``, else
+Each returns the same as Python's, for NaN and ties too: ``max(a, b)`` is ``b`` if ``b > a``, else
 ``a``. Without traced numbers they are Python's own.
 """
 
@@ -46,7 +46,7 @@ def _sorted(items: Iterable[Any], /, *, key: Any = None, reverse: bool = False) 
 
 
 def _of_truths(original: Callable[..., Any], combine: np.ufunc) -> Any:
-    """Return ``any`` or ``all`` as one value, of which a branch makes one decision."""
+    """Return ``any`` or ``all`` with one value as the result, so that a branch is one decision."""
 
     def stand_in(items: Iterable[Any], /) -> Any:
         items = list(items)
@@ -60,8 +60,8 @@ def _of_truths(original: Callable[..., Any], combine: np.ufunc) -> Any:
     return stand_in
 
 
-class _Number(type):
-    """A type of numbers that takes traced ones, and is Python's for everything else."""
+class _NumberType(type):
+    """The type of a number type that also takes traced numbers, and is Python's for all else."""
 
     original: type
     dtype: np.dtype
@@ -88,26 +88,26 @@ class _Number(type):
         return hash(cls.original)
 
 
-class Float(metaclass=_Number):
+class TracedFloat(metaclass=_NumberType):
     """``float`` as a traced function knows it."""
 
     original, dtype, kinds = float, np.dtype(float), "f"
 
 
-class Integer(metaclass=_Number):
+class TracedInteger(metaclass=_NumberType):
     """``int`` as a traced function knows it; it rounds towards zero."""
 
     original, dtype, kinds = int, np.dtype(int), "iu"
 
 
-class _ComplexNumber(_Number):
+class _ComplexType(_NumberType):
     def __call__(cls, real: Any = 0, imag: Any = 0) -> Any:
         if not is_traced((real, imag)):
             return complex(real, imag) if imag else complex(real)
         return real + 1j * imag
 
 
-class Complex(metaclass=_ComplexNumber):
+class TracedComplex(metaclass=_ComplexType):
     """``complex`` as a traced function knows it."""
 
     original, dtype, kinds = complex, np.dtype(complex), "c"
@@ -129,9 +129,9 @@ FUNCTIONS: dict[str, Any] = {
     "sorted": _sorted,
     "any": _of_truths(builtins.any, np.logical_or),
     "all": _of_truths(builtins.all, np.logical_and),
-    "float": Float,
-    "int": Integer,
-    "complex": Complex,
+    "float": TracedFloat,
+    "int": TracedInteger,
+    "complex": TracedComplex,
     "range": _range,
 }
-"""What takes the place of built-in functions, by name."""
+"""Replacements of built-in functions, by name."""

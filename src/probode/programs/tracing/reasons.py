@@ -1,4 +1,4 @@
-"""Reasons why a function cannot be traced: what stands in the way, in which line, what helps."""
+"""Reasons why a function cannot be traced: the obstacle, its line, and the remedy."""
 
 import linecache
 import os
@@ -15,7 +15,7 @@ _LONGEST = 80
 
 
 class Reason(NamedTuple):
-    """Why a function is not traced."""
+    """A reason why a function is not traced."""
 
     what: str
     instead: str = ""
@@ -29,7 +29,7 @@ class Reason(NamedTuple):
 
 OTHER_VALUES = Reason("its trace gives other values than the function itself")
 NOT_THE_SAME = Reason(
-    "it gives different values at the same point, or something else than real numbers",
+    "it gives different values at the same point, or values that are not real numbers",
     "draw random numbers outside of it",
 )
 PRINTS = Reason("it prints", "print outside of it, or in an event or a callback")
@@ -37,7 +37,7 @@ LONG = Reason(TOO_LONG[0], TOO_LONG[2])
 
 
 def reason_of(error: Exception, home: str) -> Reason:
-    """Return why tracing ended with ``error``, and the line of the user's where it did."""
+    """Return the reason why tracing ended with ``error``, and the line of the user's code."""
     place = _place(error, home)
     if error is watch.refusal and watch.said is not None:
         return Reason(*watch.said, place)
@@ -49,15 +49,15 @@ def reason_of(error: Exception, home: str) -> Reason:
 
 
 _OF_JAX = {
-    "TracerBoolConversionError": "a branch inside of a function of JAX",
+    "TracerBoolConversionError": "a branch on a traced value inside of a function of JAX",
     "TracerIntegerConversionError": "an index or a range needs a number that is known",
-    "TracerArrayConversionError": "a function that JAX does not know asks for numbers",
-    "ConcretizationTypeError": "something asks for numbers, which are not known while tracing",
+    "TracerArrayConversionError": "a function that JAX does not know needs numbers",
+    "ConcretizationTypeError": "something needs numbers, which are not known while tracing",
 }
 
 
 def _place(error: Exception, home: str) -> str:
-    """Return the innermost line of the user's that an error came through."""
+    """Return the innermost line of the user's code in the traceback of an error."""
     found = ""
     for frame, line in traceback.walk_tb(error.__traceback__):
         module = frame.f_globals.get("__name__")

@@ -23,12 +23,12 @@ class Spline:
             return wrap(self._original(unwrap(x), *((nu,) if nu else ()), *args, **kwargs))
         if args or kwargs or not isinstance(nu, int):
             raise watch.refuse(
-                "another way to extrapolate", None, "give it where the interpolator is made"
+                "another way to extrapolate", None, "choose it where the interpolator is made"
             )
         if nu:
             return self.derivative(nu)(x)
         watch.count()
-        return TracedArray(_evaluate(self._pieces, jnp.asarray(unwrap(x, as_array=True), float)))
+        return TracedArray(evaluate(self._pieces, jnp.asarray(unwrap(x, as_array=True), float)))
 
     def derivative(self, nu: int = 1) -> Any:
         """The derivative, an interpolator itself."""
@@ -48,7 +48,7 @@ def spline(value: Any) -> Spline | None:
     return None if pieces is None else Spline(value, pieces)
 
 
-def _evaluate(pieces: Piecewise, x: Any) -> Any:
+def evaluate(pieces: Piecewise, x: Any) -> Any:
     """Shape ``x.shape`` in the place of the axis along which was interpolated."""
     breaks, coefficients, outside, axis = pieces
     low, high = breaks[0], breaks[-1]

@@ -27,7 +27,7 @@ class Index:
 
     @property
     def name(self) -> tuple[Any, ...]:
-        """What tells it apart from other views."""
+        """A key that differs from those of other views."""
         ends = [(k.start, k.stop, k.step) if isinstance(k, slice) else k for k in self.key]
         return "index", ends
 
@@ -54,7 +54,7 @@ class Reshape:
 
     @property
     def name(self) -> tuple[Any, ...]:
-        """What tells it apart from other views."""
+        """A key that differs from those of other views."""
         return "reshape", self.shape
 
     def read(self, base: Any) -> Any:
@@ -74,7 +74,7 @@ class Transpose:
 
     @property
     def name(self) -> tuple[Any, ...]:
-        """What tells it apart from other views."""
+        """A key that differs from those of other views."""
         return "transpose", self.axes
 
     def read(self, base: Any) -> Any:

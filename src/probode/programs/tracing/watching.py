@@ -17,7 +17,7 @@ import numpy as np
 from probode.base.jax_inside import REFUSALS, is_tracer, unknown_value
 
 if TYPE_CHECKING:
-    from probode.programs.tracing.branches import Path
+    from probode.programs.tracing.branches import BranchPath
 
 OPERATION_LIMIT = 2_000
 """Operations after which tracing is given up: unrolled loops take a compiler too long."""
@@ -26,11 +26,11 @@ OPERATION_LIMIT = 2_000
 TOO_LONG = (
     f"it takes more than {OPERATION_LIMIT} operations",
     None,
-    "write loops with whole arrays; a loop that ends by a condition, with so many turns",
+    "replace loops by operations on whole arrays; give other loops a fixed number of turns",
 )
 
 _SMALL = 16
-"""Entries of a known array up to which operations with it are recognised."""
+"""Largest number of entries of a known array for which equal operations are recognised."""
 
 
 class Watch(threading.local):
@@ -38,14 +38,14 @@ class Watch(threading.local):
 
     refusal: Exception | None = None
     said: tuple[str, str] | None = None
-    """The first refusal in words, and the remedy."""
+    """The first obstacle in words, and the remedy."""
     operations: int = 0
     careful: bool = False
     """Whether user code handles errors: then what raises errors for numbers is refused."""
-    path: "Path | None" = None
-    """The path that is followed, where branches are."""
+    path: "BranchPath | None" = None
+    """Path that is followed, in a function with branches."""
     questions: int = 0
-    """Decisions on all paths."""
+    """Number of decisions on all paths so far."""
 
     def __init__(self) -> None:
         self.comparisons: dict[int, tuple[str, Any, Any]] = {}
@@ -63,7 +63,7 @@ class Watch(threading.local):
         self.forget()
 
     def forget(self) -> None:
-        """Let go of all values."""
+        """Forget all values."""
         self.comparisons.clear()
         self._made.clear()
 
@@ -112,7 +112,7 @@ class Watch(threading.local):
 
 
 def _key(value: Any) -> Any:
-    """Return what tells operations and operands apart; ``None`` where nothing short does."""
+    """Return a key that tells operations and operands apart; ``None`` if there is no short one."""
     if isinstance(value, tuple | list):
         inside = tuple(map(_key, value))
         return None if None in inside else (type(value), inside)

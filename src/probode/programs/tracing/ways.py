@@ -119,7 +119,7 @@ def _copied(
         given = (jnp.asarray(t), jnp.asarray(y), *rest)
 
         def run() -> jax.Array:
-            """Run a copy of its own: nothing that one run has written is there in the next."""
+            """Run a new copy each time: nothing that one run has written is seen by the next."""
             inside = {place: enter(value, None) for place, value in known.items()}
             rewrite = rewriter(fun, numbers=inside)
             inputs = in_order(given, jax.tree.map(lambda leaf: enter(leaf, rewrite), given))

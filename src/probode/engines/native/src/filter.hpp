@@ -120,8 +120,8 @@ inline void whiten(const Settings& s, Scratch& scratch, double* x) {
   }
 }
 
-// Where a step must end at the latest: the next of the stops (in the order of integration), or the
-// end, which may lie before it: that of a part of the solve, at a switch.
+// Latest time at which a step may end: the next stop in the order of integration, or the end of this part of the
+// solve if that comes first (a solve has several parts if there are switches).
 inline double next_stop(const Settings& s, double t) {
   if (s.points == 0) return s.t1;
   const bool backwards = s.t1 < t;

@@ -47,24 +47,33 @@ void run_chunk(const double* settings, double* state, double* rows, const TapeDa
   }
 }
 
+// Number of parameters θ that derivatives are taken by: the list of slopes has J (d, reads) and ∂f/∂θ (d, directions).
+int directions_of(const Settings& s, const TapeData& slopes) {
+  return static_cast<int>(slopes.code[2] / s.d - s.reads());
+}
+
 long run_at_times(const double* settings, double* start, long size, const TapeData& field, const TapeData& slopes,
-                  const double* times, long count, double* out) {
+                  const CrossingsData& crossed, const double* times, long count, double* out) {
   const Settings s(settings);
   const long state = State::row_offset(s) + s.row_size();
-  const int directions = static_cast<int>((size - state) / s.state_size());
+  const int directions = directions_of(s, slopes), of_start = static_cast<int>((size - state) / s.state_size());
+  const Crossings crossings(crossed.given, crossed.size, crossed.start);
   const long width = s.reads() * (1 + directions);
   auto nothing = [](const State&, long) {};
   if (s.determined == 1)
-    return run_to_times<1>(s, start, field, slopes, directions, start + state, times, count, out, width, nothing);
-  return run_to_times<2>(s, start, field, slopes, directions, start + state, times, count, out, width, nothing);
+    return run_to_times<1>(s, start, field, slopes, directions, start + state, of_start, crossings, times, count, out,
+                           width, nothing);
+  return run_to_times<2>(s, start, field, slopes, directions, start + state, of_start, crossings, times, count, out,
+                         width, nothing);
 }
 
 long run_to_posterior(const double* settings, double* start, long size, const TapeData& field, const TapeData& slopes,
-                      const double* scheme, long scheme_size, const TapeData& value, const TapeData& jacobian,
-                      const double* times, long count, double* out) {
+                      const CrossingsData& crossed, const double* scheme, long scheme_size, const TapeData& value,
+                      const TapeData& jacobian, const double* times, long count, double* out) {
   const Settings s(settings);
   const long state = State::row_offset(s) + s.row_size();
-  const int directions = static_cast<int>((size - state) / s.state_size());
+  const int directions = directions_of(s, slopes), of_start = static_cast<int>((size - state) / s.state_size());
+  const Crossings crossings(crossed.given, crossed.size, crossed.start);
   PosteriorAtTimes posterior{s, times, count};
   std::vector<double> row(s.kept_size());
   auto visit = [&](const State& x, long reached) {
@@ -72,8 +81,8 @@ long run_to_posterior(const double* settings, double* start, long size, const Ta
     posterior.append(row.data(), reached);
   };
   const long width = posterior.width(directions);
-  const long reached = run_to_times<1>(s, start, field, slopes, directions, start + state, times, count, out, width,
-                                       visit);
+  const long reached = run_to_times<1>(s, start, field, slopes, directions, start + state, of_start, crossings, times,
+                                       count, out, width, visit);
   double *extent = out + count * width, *covariance = extent + s.d;
   const double* lengths = scheme + scheme_size - 4;
   posterior.scales(scheme, value, jacobian, {lengths[0], lengths[1], lengths[2], lengths[3]}, directions, out, extent);

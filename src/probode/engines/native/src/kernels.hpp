@@ -92,6 +92,13 @@ struct AbreastData {
   Given given;
 };
 
+// Steps across switches, and the start after them: see crossing.hpp.
+struct CrossingsData {
+  const double* given;
+  long size;
+  TapeData start;
+};
+
 struct Kernels {
   bool (*open)(const double* settings, double* state, double* rows);
   bool (*advance)(const double* settings, double* state, double* rows, const double* f,
@@ -100,11 +107,11 @@ struct Kernels {
   // All steps to the end, what f takes and its derivatives by parameters kept at given times: see sensitivities.hpp.
   // `start` holds the state, and as many derivatives of its mean as follow there.
   long (*run_to_times)(const double* settings, double* start, long size, const TapeData& field, const TapeData& slopes,
-                       const double* times, long count, double* out);
+                       const CrossingsData& crossed, const double* times, long count, double* out);
   // The same with a posterior at the times, of an equation of first order: see posterior_at_times.hpp. `scheme` is that
   // of the transport, four lengths of windows follow it.
   long (*run_to_posterior)(const double* settings, double* start, long size, const TapeData& field,
-                           const TapeData& slopes, const double* scheme, long scheme_size, const TapeData& value,
+                           const TapeData& slopes, const CrossingsData& crossed, const double* scheme, long scheme_size, const TapeData& value,
                            const TapeData& jacobian, const double* times, long count, double* out);
   void (*gaussian)(long size, double* c, const double* z, double* log_det, double* solution, double* inverse);
   void (*evaluate)(const TapeData& field, int d, const double* at, double* out);

@@ -32,7 +32,13 @@ class Squares {
 // Sums over the steps of a transport by which it is judged: `Tally` of global_error/diagnosis.py.
 class Tally {
  public:
-  explicit Tally(int d) : d_(d), largest_(d), unsettled_(d), square_(d), error_square_(d) {}
+  explicit Tally(int d)
+      : d_(d), largest_(d), least_(d), most_(d), unsettled_(d), square_(d), error_square_(d) {}
+
+  void begin(const double* y) {
+    least_.assign(y, y + d_);
+    most_.assign(y, y + d_);
+  }
 
   // A step that ended at `y`; `moved` holds its error, the first estimate of its change, and the correction.
   void add(const double* y, const double* moved) {
@@ -44,6 +50,8 @@ class Tally {
       largest_[a] = larger(std::fabs(moved[a]), largest_[a]);
       square_[a].add(y[a]);
       error_square_[a].add(moved[a]);
+      least_[a] = smaller(y[a] - moved[a], least_[a]);
+      most_[a] = larger(y[a] - moved[a], most_[a]);
     }
     steps_ += 1.0;
   }
@@ -51,19 +59,22 @@ class Tally {
   // convergence, rounding, size
   void signs(const double* extent, double harmless, double* out) const {
     out[0] = out[1] = out[2] = 0.0;
+    const double floor = kQuiet * *std::max_element(extent, extent + d_);
     for (int a = 0; a < d_; ++a) {
       if (!(largest_[a] > 0.0)) continue;
-      out[0] = larger(unsettled_[a].root() / (harmless * largest_[a]), out[0]);
+      const bool loud = !(extent[a] <= floor && largest_[a] <= floor);
+      const bool moves = loud && !(most_[a] - least_[a] <= kRests * extent[a]);
+      if (loud) out[0] = larger(unsettled_[a].root() / (harmless * largest_[a]), out[0]);
       out[1] = larger(kEpsilon * std::sqrt(steps_) * square_[a].root() / (error_square_[a].root() + kTiny), out[1]);
-      if (extent[a] > 0.0) out[2] = larger(largest_[a] / extent[a], out[2]);
+      if (moves && extent[a] > 0.0) out[2] = larger(largest_[a] / extent[a], out[2]);
     }
   }
 
  private:
-  static constexpr double kTiny = 1e-300;
+  static constexpr double kTiny = 1e-300, kQuiet = 1e-11, kRests = 0.1;
   int d_;
   double steps_ = 0.0;
-  std::vector<double> largest_;
+  std::vector<double> largest_, least_, most_;
   std::vector<Squares> unsettled_, square_, error_square_;
 };
 
@@ -81,7 +92,10 @@ class Beside {
     bend_of(c_.nodes, c_.s, bend_.data());
   }
 
-  void begin(const double* mean) { running_.begin(mean); }
+  void begin(const double* mean) {
+    running_.begin(mean);
+    tally_.begin(mean);
+  }
 
   // Over the step between two rows of the filter, which lie side by side.
   void step(const Settings& s, const Row& left, const Row& right) {

@@ -107,7 +107,7 @@ ffi::Error Solve(Vector settings, Vector at, Code start_code, Vector start_numbe
 // scheme for the transport also a posterior there. How it begins, the state and its derivatives, is evaluated from
 // `at`, (t0, y0, size of the state), or (without a list for it) given.
 ffi::Error Times(Vector settings, Vector at, Code start_code, Vector start_numbers, Vector begun, Code code,
-                 Vector numbers, Code slope_code, Vector slope_numbers, Vector times, Vector scheme, Code value_code,
+                 Vector numbers, Code slope_code, Vector slope_numbers, Vector crossed, Vector times, Vector scheme, Code value_code,
                  Vector value_numbers, Code jacobian_code, Vector jacobian_numbers, VectorResult out) {
   const bool listed = start_code.element_count() > 0;
   std::vector<double> start(begun.typed_data(), begun.typed_data() + begun.element_count());
@@ -120,16 +120,18 @@ ffi::Error Times(Vector settings, Vector at, Code start_code, Vector start_numbe
   const long count = static_cast<long>(times.element_count()), size = static_cast<long>(start.size());
   const long scheme_size = static_cast<long>(scheme.element_count());
   const TapeData field = tape(code, numbers), slopes = tape(slope_code, slope_numbers);
+  const CrossingsData crossings{crossed.typed_data(), static_cast<long>(crossed.element_count()),
+                                tape(start_code, start_numbers)};
   std::fill(rows, rows + out->element_count(), std::numeric_limits<double>::quiet_NaN());
   if (scheme_size == 0) {
-    rows[0] = static_cast<double>(kernels().run_to_times(settings.typed_data(), start.data(), size, field, slopes,
+    rows[0] = static_cast<double>(kernels().run_to_times(settings.typed_data(), start.data(), size, field, slopes, crossings,
                                                          times.typed_data(), count, rows + 1));
     return ffi::Error::Success();
   }
   // The vector of the solve at its end comes first.
   const long state = static_cast<long>(at.typed_data()[at.element_count() - 1]);
   rows[0] = static_cast<double>(kernels().run_to_posterior(
-      settings.typed_data(), start.data(), size, field, slopes, scheme.typed_data(), scheme_size,
+      settings.typed_data(), start.data(), size, field, slopes, crossings, scheme.typed_data(), scheme_size,
       tape(value_code, value_numbers), tape(jacobian_code, jacobian_numbers), times.typed_data(), count,
       rows + 1 + state));
   std::copy(start.data(), start.data() + state, rows + 1);
@@ -196,7 +198,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(probode_xla_solve, probode::Solve,
 XLA_FFI_DEFINE_HANDLER_SYMBOL(probode_xla_times, probode::Times,
                               ffi::Ffi::Bind().Arg<Vector>().Arg<Vector>().Arg<Code>().Arg<Vector>().Arg<Vector>()
                                   .Arg<Code>().Arg<Vector>().Arg<Code>().Arg<Vector>().Arg<Vector>().Arg<Vector>()
-                                  .Arg<Code>().Arg<Vector>().Arg<Code>().Arg<Vector>().Ret<Vector>());
+                                  .Arg<Vector>().Arg<Code>().Arg<Vector>().Arg<Code>().Arg<Vector>().Ret<Vector>());
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(probode_xla_gaussian, probode::Gaussian,
                               ffi::Ffi::Bind().Arg<Vector>().Arg<Vector>().Ret<Vector>());

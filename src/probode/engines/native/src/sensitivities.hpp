@@ -4,22 +4,45 @@
 //
 //   m'⁻ = A m'      z' = E_k m'⁻ - J (m'_0⁻, ..., m'_(k-1)⁻) - ∂f/∂θ      m' = m'⁻ - K z'
 //
-// which is the same filter on the sensitivities; with a second evaluation, J and ∂f/∂θ again where the first has
-// corrected what f takes.
+// which is the same filter on the sensitivities. J and ∂f/∂θ are taken at the corrected mean, which is closer to the
+// solution than the prediction. For EK0, whose gain has no Jacobian, they are taken where f was evaluated; with two
+// evaluations in a step, at both places.
 #pragma once
 
+#include "crossing.hpp"
 #include "filter.hpp"
 #include "tape.hpp"
 
 namespace probode {
 namespace PROBODE_ISA {
 
-// Derivatives in rows (n, directions, d).
+// Derivatives in rows (n, directions, d). `start` may have more directions, in rows after the others.
 class Sensitivities {
  public:
-  Sensitivities(const Settings& s, int directions, const double* start)
-      : s_(s), count_(directions), wide_(static_cast<long>(directions) * s.d), now_(start, start + s.n * wide_),
-        predicted_(now_.size()), z_(wide_) {}
+  Sensitivities(const Settings& s, int directions, const double* start, int of_start)
+      : s_(s), count_(directions), wide_(static_cast<long>(directions) * s.d), now_(s.n * wide_),
+        predicted_(now_.size()), z_(wide_) {
+    for (int i = 0; i < s.n; ++i) std::copy_n(start + static_cast<long>(i) * of_start * s.d, wide_, now_.data() + i * wide_);
+  }
+
+  // Carry derivatives over a step across: `start` has those of the start there; its last directions are the arguments of f.
+  void cross(const double* start, int of_start) {
+    const int d = s_.d;
+    const long reads = s_.reads();
+    const int by_value = of_start - static_cast<int>(reads);
+    std::vector<double> after(now_.size());
+    for (int i = 0; i < s_.n; ++i) {
+      const double* rows = start + static_cast<long>(i) * of_start * d;
+      for (int p = 0; p < count_; ++p)
+        for (int a = 0; a < d; ++a) {
+          double sum = p < by_value ? rows[static_cast<long>(p) * d + a] : 0.0;
+          for (long r = 0; r < reads; ++r)
+            sum += rows[(by_value + r) * d + a] * now_[(r / d) * wide_ + static_cast<long>(p) * d + r % d];
+          after[i * wide_ + static_cast<long>(p) * d + a] = sum;
+        }
+    }
+    now_.swap(after);
+  }
 
   // Over a step of length h: `first` and `second` hold J (d, reads) and ∂f/∂θ (d, directions), `second` may be null.
   void step(double h, const double* gain, const double* first, const double* second) {
@@ -113,15 +136,17 @@ class Sensitivities {
 // is told of every row, with the number of times up to there.
 template <int order, typename Visit>
 long run_to_times(const Settings& s, double* state, const TapeData& field, const TapeData& slopes, int directions,
-                  const double* start, const double* times, long count, double* out, long width, Visit&& visit) {
+                  const double* start, int of_start, const Crossings& crossings, const double* times, long count,
+                  double* out, long width, Visit&& visit) {
   const int reads = static_cast<int>(s.reads());
   Tape tape(field, reads), derivatives(slopes, reads);
-  Sensitivities sensitivities(s, directions, start);
+  Sensitivities sensitivities(s, directions, start, of_start);
   std::vector<double> value(tape.outputs()), first(derivatives.outputs()), second(derivatives.outputs());
-  std::vector<double> at(reads + 1), row(s.kept_size());
+  std::vector<double> at(reads + 1), row(s.kept_size()), begun;
   State x(s, state);
   Scratch& scratch = Scratch::mine();
   scratch.wants_gain = directions > 0;
+  const bool evaluated = s.jacobian == kNone;  // at the argument of f, else at the corrected mean
 
   long reached = 0;
   auto save = [&] {
@@ -135,16 +160,30 @@ long run_to_times(const Settings& s, double* state, const TapeData& field, const
   bool go = open(s, state, row.data());
   save();
   while (go) {
+    const long k = crossings.at(*x.row.t);
+    if (k >= 0 && !(s.evaluations == 2 && *x.waiting != 0.0)) {
+      if (!cross<order>(s, x, tape, crossings, k, begun)) break;
+      if (directions > 0) sensitivities.cross(begun.data() + State::row_offset(s) + s.row_size(), of_start);
+      save();
+      std::fill(x.row.scale, x.row.scale + s.scales(), 0.0);  // its noise says nothing of that of the next step
+      propose(s, x);
+      go = goes_on(s, x);
+      continue;
+    }
     tape.evaluate(state, value.data());
     const bool again = s.evaluations == 2 && *x.waiting != 0.0;
     if (directions > 0) {
       if (again) derivatives.evaluate(state, second.data());
-      else std::memcpy(at.data(), state, sizeof(double) * (reads + 1));
+      else if (evaluated) std::memcpy(at.data(), state, sizeof(double) * (reads + 1));
     }
     const double before = *x.accepted;
     go = advance<order>(s, state, row.data(), value.data(), value.data() + s.d);
     if (*x.accepted == before) continue;
     if (directions > 0) {
+      if (!evaluated) {
+        at[0] = *x.row.t;
+        std::memcpy(at.data() + 1, x.row.mean, sizeof(double) * reads);
+      }
       derivatives.evaluate(at.data(), first.data());
       sensitivities.step(*x.row.h, again ? x.gain : scratch.gain, first.data(), again ? second.data() : nullptr);
     }

@@ -29,6 +29,7 @@ struct SquaresAbreast {
 // Gathered along the steps: running means of errors, and what a transport is judged by.
 struct GatheredMemory {
   Number *square, *low, *high, *largest;           // (d,)
+  Number *least, *most;                            // (d,), of values with their errors taken off
   SquaresAbreast *unsettled, *values, *errors;     // (d,)
 };
 
@@ -45,7 +46,7 @@ struct Gathered {
     PROBODE_UNROLL
     for (int a = 0; a < s.d; ++a) {
       m.square[a] = m.largest[a] = same(0.0);
-      m.low[a] = m.high[a] = mean[a];
+      m.low[a] = m.high[a] = m.least[a] = m.most[a] = mean[a];
       m.unsettled[a].begin(), m.values[a].begin(), m.errors[a].begin();
     }
   }
@@ -74,6 +75,8 @@ struct Gathered {
       m.square[a] = choose(on, hypotenuse(old * m.square[a], added * error), m.square[a]);
       m.low[a] = choose(on, at_most(place.mean[a], m.low[a]), m.low[a]);
       m.high[a] = choose(on, at_least(place.mean[a], m.high[a]), m.high[a]);
+      m.least[a] = choose(on, at_most(place.mean[a] - error, m.least[a]), m.least[a]);
+      m.most[a] = choose(on, at_least(place.mean[a] - error, m.most[a]), m.most[a]);
       m.largest[a] = choose(on, larger_of(size_of(error), m.largest[a]), m.largest[a]);
       const Number ratio = correction / (size_of(carried.first[a]) + 1e-300);
       m.unsettled[a].add(on, correction * smaller_of(ratio, same(1.0)));
@@ -88,17 +91,23 @@ struct Gathered {
   void signs(int lane, double* out) const {
     const S s = sizes;
     out[0] = out[1] = out[2] = 0.0;
+    double floor = 0.0;
+    PROBODE_UNROLL
+    for (int a = 0; a < s.d; ++a) floor = greater(kQuiet * extent(a, lane), floor);
     PROBODE_UNROLL
     for (int a = 0; a < s.d; ++a) {
       const double top = at(m.largest[a], lane);
       if (!(top > 0.0)) continue;
-      out[0] = greater(m.unsettled[a].root(lane) / (control.harmless * top), out[0]);
+      const bool loud = !(extent(a, lane) <= floor && top <= floor);
+      const bool moves = loud && !(at(m.most[a], lane) - at(m.least[a], lane) <= kRests * extent(a, lane));
+      if (loud) out[0] = greater(m.unsettled[a].root(lane) / (control.harmless * top), out[0]);
       const double rounding = kEps * sqrt(at(count, lane)) * m.values[a].root(lane);
       out[1] = greater(rounding / (m.errors[a].root(lane) + 1e-300), out[1]);
-      if (extent(a, lane) > 0.0) out[2] = greater(top / extent(a, lane), out[2]);
+      if (moves && extent(a, lane) > 0.0) out[2] = greater(top / extent(a, lane), out[2]);
     }
   }
 
+  static constexpr double kQuiet = 1e-11, kRests = 0.1;  // as in global_error/diagnosis.py
   static double greater(double a, double b) { return a > b || a != a ? a : b; }
 
  private:
@@ -182,6 +191,7 @@ struct Bars {
   double& entry(long k, int column) const { return noted.of(lane, k, column); }
   static double bounded(double x, double by) { return x > by ? by : x < -by ? -by : x; }
   static double lesser(double a, double b) { return a < b || a != a ? a : b; }
+  static constexpr double kQuiet = 1e-11, kRests = 0.1;  // as in global_error/diagnosis.py
   static double greater(double a, double b) { return a > b || a != a ? a : b; }
   static bool is_number(double x) { return fabs(x) <= 1.7976931348623157e308; }
   static double root(double a, double b) {

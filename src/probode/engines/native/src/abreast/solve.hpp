@@ -55,9 +55,9 @@ struct Solve {
     CarriedErrors<S, Field> carried{sizes, tables, control, field,
                                     {error, slope, value, tangent, f_there, at_stages, change, right, moved,
                                      first_change, second_change}};
-    Number square[each], low[each], high[each], largest[each];
+    Number square[each], low[each], high[each], largest[each], least[each], most[each];
     SquaresAbreast unsettled[each], values[each], errors[each];
-    Gathered<S> gathered{sizes, control, {square, low, high, largest, unsettled, values, errors}};
+    Gathered<S> gathered{sizes, control, {square, low, high, largest, least, most, unsettled, values, errors}};
     if (s.calibrated) {
       carried.begin();
       gathered.begin(now_mean);
