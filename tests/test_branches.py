@@ -12,7 +12,7 @@ import scipy.special
 from probode import solve_ivp
 from probode.base.precision import double_precision
 from probode.programs.tracing import Reason, Traceable, make_traceable, traceable_or_why
-from probode.programs.tracing.branches import Path, compared
+from probode.programs.tracing.branches import BranchPath, compared
 from probode.programs.tracing.evaluate import count_equations
 from probode.programs.tracing.watching import watch
 
@@ -100,7 +100,7 @@ def test_what_is_known_of_a_number_decides_later_comparisons(
     watch.start()
     with double_precision():
         x = jnp.asarray(3.0)
-        path = Path([outcome, False])
+        path = BranchPath([outcome, False])
         assert path.decide(compared(before, x, 1.0)) is outcome
         answer = path.decide(compared(kind, x, number))
     asked = len(path.outcomes) == 2

@@ -224,7 +224,7 @@ def test_pulses_too_short_to_be_found_are_flagged():
     """Some are found, each shorter than the time between two looks."""
 
     def spikes(t, y):
-        return [(1.0 if math.sin(200 * t) > 0.9999 else 0.0) - number(y[0])]
+        return [(1.0 if math.sin(200 * t) > 0.999999 else 0.0) - number(y[0])]
 
     result = solve_ivp(spikes, (0, 1), [0.0], EK0(3), rtol=1e-6, atol=1e-9)
     assert "switches" in result.posterior.diagnose().flags
