@@ -150,7 +150,7 @@ def test_a_solve_in_pieces_gives_the_numbers_of_one(tmp_path, name, form):
     assert_same(found, whole)
 
 
-@pytest.mark.parametrize("fun", [van_der_pol, with_a_branch])
+@pytest.mark.parametrize("fun", [pytest.param(van_der_pol, marks=pytest.mark.slow), with_a_branch])
 def test_the_same_holds_without_kernels(tmp_path, fun):
     options = {"rtol": 1e-5, "order": 3}
     with native.disabled():

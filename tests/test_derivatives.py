@@ -99,6 +99,7 @@ def _frozen_differences():
     return differences(lambda x: values(x, grid=steps.t, **ADAPTIVE), X0)
 
 
+@pytest.mark.slow
 def test_forward_derivatives_of_an_adaptive_solve_at_the_steps_taken():
     with jax.enable_x64(True):
         run = functools.partial(values, **ADAPTIVE)
@@ -106,6 +107,7 @@ def test_forward_derivatives_of_an_adaptive_solve_at_the_steps_taken():
     assert_close(tangent, jax.tree.map(lambda d: d @ DIRECTION, _frozen_differences()))
 
 
+@pytest.mark.slow
 def test_reverse_derivatives_of_an_adaptive_solve_with_max_steps():
     with jax.enable_x64(True):
         gradients = jit(jax.jacrev(lambda x: weighted(x, max_steps=MAX_STEPS, **ADAPTIVE)))(X0)

@@ -162,6 +162,7 @@ def test_derivatives_by_a_breakpoint(backwards):
     assert slope == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_reverse_mode_is_the_transpose_of_forward_mode():
     def run(x):
         return end_of(x, max_steps=200)
@@ -171,6 +172,7 @@ def test_reverse_mode_is_the_transpose_of_forward_mode():
     np.testing.assert_allclose(reverse, forward, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_derivatives_of_algebraic_components():
     def relation(t, y, rate):
         return jnp.stack([rate * y[0] * jnp.cos(t), y[1] - y[0] ** 2])

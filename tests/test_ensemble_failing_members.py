@@ -54,7 +54,7 @@ PROBLEMS = {
         *((name, "kernels", EK1(order)) for name in PROBLEMS for order in (1, 2, 4)),
         *((name, "lanes", EK0(2)) for name in PROBLEMS),
         ("van der pol", "kernels", EK0(3)),
-        ("van der pol", "vmapped", EK1(1)),
+        pytest.param("van der pol", "vmapped", EK1(1), marks=pytest.mark.slow),
     ],
     ids=lambda x: x if isinstance(x, str) else x.name,
 )

@@ -50,8 +50,14 @@ AROUND = {
 }
 
 
-@pytest.mark.parametrize("derivative", [jax.jacfwd, jax.grad], ids=["forward", "reverse"])
-@pytest.mark.parametrize("name", AROUND)
+# In reverse a scan stands for the others, which are run by `make slow`.
+VARIANTS = [(name, jax.jacfwd) for name in AROUND] + [
+    pytest.param(name, jax.grad, marks=() if name == "scan" else pytest.mark.slow)
+    for name in AROUND
+]
+
+
+@pytest.mark.parametrize(("name", "derivative"), VARIANTS)
 def test_derivatives_of_whatever_is_put_around_a_solve(name, derivative):
     expected = derivative(AROUND[name](lambda a: jnp.exp(-a)))(0.5)
     actual = jit(derivative(AROUND[name](final)))(0.5)

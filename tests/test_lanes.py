@@ -155,7 +155,7 @@ def test_backwards_in_time_with_proportional_control():
     assert_equal(results, members, solver, [0, 4], control)
 
 
-@pytest.mark.parametrize("smooth", [False, True])
+@pytest.mark.parametrize("smooth", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_save_points_are_those_of_one_solve_at_a_time(smooth):
     times = [0.0, 0.5, 0.5001, 1.7]  # the start, two within a step, and none at the end
     members, solver = ensemble(70, save_at=times), probode.EK0(1)

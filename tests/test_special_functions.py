@@ -95,7 +95,7 @@ VALUES = np.sin(AXES[0])[:, None, None] * np.cos(AXES[1])[:, None] + 0.1 * AXES[
 
 
 @pytest.mark.parametrize("method", ["linear", "nearest", "slinear", "cubic"])
-@pytest.mark.parametrize("dimension", [1, 2, 3])
+@pytest.mark.parametrize("dimension", [1, 2, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("outside", [{}, {"fill_value": 7.0}, {"fill_value": None}], ids=str)
 def test_tables_on_grids_are_scipys(method, dimension, outside):
     """At 60 points, half of them outside; without a value there SciPy's is NaN."""

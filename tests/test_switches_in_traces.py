@@ -74,6 +74,7 @@ def test_likelihoods_see_pulses_of_any_length(method, rtol):
         assert abs(found - truth) < 1e-3
 
 
+@pytest.mark.slow
 def test_derivatives_of_likelihoods_go_across_switches():
     with jax.enable_x64(True):
         data = data_of(0.5)
@@ -112,7 +113,10 @@ def test_a_traced_solve_takes_the_steps_of_a_plain_one():
         assert int(steps) <= plain.stats.steps + 4
 
 
-@pytest.mark.parametrize(("engine", "count"), [("auto", 3), ("auto", 5), ("vmapped", 5)])
+@pytest.mark.parametrize(
+    ("engine", "count"),
+    [("auto", 3), ("auto", 5), pytest.param("vmapped", 5, marks=pytest.mark.slow)],
+)
 def test_members_share_an_input(engine, count):
     rates = np.linspace(0.3, 0.5, count)
     found = solve_ensemble(
