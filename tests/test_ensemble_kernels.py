@@ -56,7 +56,7 @@ CASES = {
     "diagonal": functools.partial(series, solver=DiagonalEK1(2)),
     "fixed": functools.partial(series, solver=EK0(2, "fixed-mv")),
 }
-SLOW = ("fast", "diagonal", "fixed")
+SLOW = ("backwards", "fast", "diagonal", "fixed")
 
 
 @functools.cache

@@ -86,8 +86,8 @@ def _refuse(name: str, error: Exception) -> None:
     raise Untraceable(
         f"{name} needs a number that depends on the parameters or on the "
         f"solution{_line(error.__traceback__)}. In a fit these are variables without a value: "
-        "replace if, min and max by jnp.where, jnp.minimum and jnp.maximum, leave out float(), "
-        "int() and bool(), and call functions of jax.numpy or NumPy only."
+        "they cannot be the index of a list, a key, a text or the length of a loop. Write "
+        "jnp.where, or functions of jax.numpy or NumPy, instead."
     ) from None
 
 
