@@ -102,6 +102,15 @@ def test_what_is_derived_from_a_posterior_can_be_differentiated_too():
     np.testing.assert_allclose(looped(0.5), expected, rtol=1e-3)
 
 
+def test_a_loss_that_leaves_out_what_was_not_reached_has_the_derivatives_of_the_rest():
+    def loss(rate):
+        how = {"solver": EK1(2), "save_at": 5.0, "max_steps": 3}
+        posterior = probode.solve(decay, (0.0, 5.0), 1.0, (rate,), **how)
+        return jnp.where(posterior.success, posterior.mean[0], 3.0 * rate)
+
+    assert float(jit(jax.grad(loss))(1.0)) == 3.0
+
+
 # --- Loops in reverse -----------------------------------------------------------------------------
 
 

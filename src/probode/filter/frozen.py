@@ -158,6 +158,17 @@ def crossed_at(
     return value(by, mean, *leaves)
 
 
+def if_reached(reached: Array, value: Array, source: Array) -> Array:
+    """Return ``value`` where it was reached, else NaN with the derivatives of ``source`` times NaN.
+
+    A zero stays a zero there: a loss that leaves such a value out has the derivatives of the rest.
+    """
+    # Squares of these are infinite, and their difference is NaN; a zero stays zero times each.
+    huge, larger = jnp.where(reached, 0.0, 1e200), jnp.where(reached, 0.0, 2e200)
+    lost = (source * huge) * huge - (source * larger) * larger
+    return jnp.where(reached, value, jnp.nan + lost)
+
+
 def moving(known: Array, t: Array) -> Array:
     """Return times that are ``known``, with the derivatives of ``t`` where they are equal."""
     return known + jnp.where(known == t, t - jax.lax.stop_gradient(t), 0.0)

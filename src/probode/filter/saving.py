@@ -17,7 +17,7 @@ from probode.base.precision import on_host
 from probode.base.record import record
 from probode.base.status import Status
 from probode.filter.control import Control
-from probode.filter.frozen import moved, moving_as
+from probode.filter.frozen import if_reached, moved, moving_as
 from probode.filter.loop import Rows, Solve, advance, running
 from probode.filter.smooth import (
     Kernel,
@@ -100,7 +100,7 @@ def saving_of_end(method: Method, solve: Solve, smooth: bool) -> Saving:
         gain = xp.broadcast_to(xp.eye(shape[-1]), shape)
         kernel = Kernel(state.mean, state.mean, gain, xp.zeros(shape), state.h, state.h)
     reached = solve.status == Status.SUCCESS.value
-    saved = jax.tree.map(lambda x: (x * _one_or_nan(xp, reached))[None], Rows.of(solve))
+    saved = jax.tree.map(lambda x: _or_nan(reached, xp.asarray(x))[None], Rows.of(solve))
     kernels = jax.tree.map(lambda x: xp.asarray(x)[None], kernel)
     lengths = xp.where(solve.counts.accepted > 0, state.h, np.nan)[None]
     count = xp.asarray(reached, int)
@@ -139,6 +139,9 @@ def run_saving(
         )
 
     saving = close(method, jax.lax.while_loop(proceed, body, saving))
+    reached = (jnp.arange(save_at.shape[0]) < saving.count)[:, None, None]
+    mean = if_reached(reached, saving.saved.mean, saving.solve.state.mean)
+    saving = replace(saving, saved=replace(saving.saved, mean=mean))
     if not method.frozen:
         return saving
     return replace(saving, saved=saving.saved.moving_with(times))
@@ -299,10 +302,9 @@ def _moving(method: Method, saved: Rows, i: Array, state: Array) -> Array:
     return moved(moving_as(state, saved.standing().mean[i]), saved.t[i])
 
 
-def _one_or_nan(xp: Any, reached: Array) -> Array:
-    """A factor, not a choice: what is not known has derivatives that are not known either."""
-    one_or_nan: Array = xp.where(reached, 1.0, np.nan)
-    return one_or_nan
+def _or_nan(reached: Any, x: Any) -> Any:
+    """Return ``x`` if it was reached; else NaN, and so are its derivatives."""
+    return np.where(reached, x, np.nan) if on_host(x) else if_reached(reached, x, x)
 
 
 def _write(buffer: Any, i: Array, row: Any) -> Any:
@@ -326,7 +328,7 @@ def smooth_saved(method: Method, saving: Saving) -> Marginals:
         left = State(left.t, saved.h[i], left.mean, factor, right.drift)
         right = jax.tree.map(lambda a, b: jnp.where(reached, a, b), left, right)
         row = Marginals(_moving(method, saved, i, right.mean), right.factor)
-        return right, jax.tree.map(lambda x: x * _one_or_nan(jnp, reached), row)
+        return right, jax.tree.map(lambda x: _or_nan(reached, x), row)
 
     indices = jnp.arange(saved.t.shape[0])
     return jax.lax.scan(body, saving.solve.state, indices, reverse=True)[1]
@@ -357,7 +359,7 @@ def sample_saved(
         before = replace(before, drift=after.drift)
         after = jax.tree.map(lambda a, b: jnp.where(reached, a, b), before, after)
         drawn = _moving(method, saving.saved, i, right)[: method.equation.order]
-        return (right, after), drawn * _one_or_nan(jnp, reached)
+        return (right, after), _or_nan(reached, drawn)
 
     rows = (jnp.arange(saving.saved.t.shape[0]), noise[:-1])
     return jax.lax.scan(body, (last, end), rows, reverse=True)[1]

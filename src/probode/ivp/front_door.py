@@ -198,7 +198,7 @@ def solve_ivp(
             )
         chosen = chosen._replace(until=Pursuit(chosen.until))
     given = (chosen.max_num_steps, chosen.time_limit, chosen.callback)
-    if np.isinf(float(t_span[1])) and given == (None, None, None):
+    if _has_no_end(t_span) and given == (None, None, None):
         limited = options | {"max_num_steps": _WITHOUT_END}
         result = solve_ivp(*call, **limited)
         ended = result.status < 0 and result.posterior is not None
@@ -214,6 +214,15 @@ def solve_ivp(
             piece = partial(solve_piece, ordered="order" in options, cuts=True)
             return solve_hybrid(piece, chosen, *call)
         return solve_piece(chosen, "order" in options, None, *call)
+
+
+def _has_no_end(t_span: Any) -> bool:
+    """Whether an interval ends at infinity; what is no interval is refused later, in words."""
+    try:
+        _, end = t_span
+        return bool(np.isinf(float(end)))
+    except (TypeError, ValueError):
+        return False
 
 
 def solve_piece(
